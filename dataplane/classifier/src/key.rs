@@ -205,6 +205,12 @@ impl Key {
         &self.words
     }
 
+    /// The destination address of an IPv4 packet.
+    #[inline(always)]
+    pub fn destination_v4(&self) -> Option<u32> {
+        (self.words[3] & present::V4 != 0).then_some(self.words[1])
+    }
+
     /// A key of any words, for tests and fuzzers: classifiers must be right for these too. Words that claim
     /// both IP versions, as no real key does, become an IPv4 key.
     pub fn from_words(mut words: [u32; WORDS]) -> Key {

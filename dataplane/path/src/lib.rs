@@ -15,6 +15,7 @@
 //! Read [`Graph`], then [`worker`]. `examples/reflector.rs` is a whole node in sixty lines.
 #![forbid(unsafe_code)]
 
+pub mod outputs;
 pub mod worker;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use pktio::poll::Waker;
 use pktio::{Pool, Port, Vector};
 
+pub use outputs::Outputs;
 pub use worker::Worker;
 
 /// The ports of a worker, by number of the interface.

@@ -89,13 +89,13 @@ impl Vector {
         frames.zip(&mut self.peers).map(|(frame, peer)| FrameMut::new(frame, peer))
     }
 
-    /// The packet at a position.
+    /// The packet at a position. Behind the last packet there is none, but what a frame there may hold.
     ///
     /// # Panics
-    /// There is no such packet.
+    /// No vector has this position: it is [`VECTOR`] or more.
     #[inline(always)]
     pub fn frame_mut(&mut self, at: usize) -> FrameMut<'_> {
-        FrameMut::new(&mut self.frames[..self.len][at], &mut self.peers[at])
+        FrameMut::new(&mut self.frames[at], &mut self.peers[at])
     }
 
     /// The packet that was added last.

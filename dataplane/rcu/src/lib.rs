@@ -14,13 +14,14 @@
 //! interleaving. Readers may also be elsewhere, with their own way to say that they have left: `grace.rs`.
 //!
 //! This crate holds the unsafe code of the user plane's tables. It is sound for this reason. References to
-//! published data come from [`Cell::load`] and [`Slots::load`] only. These need a [`Guard`] of the same
+//! published data come from [`Cell::load`], [`Cells::load`] and [`Slots::load`] only. These need a [`Guard`] of the same
 //! [`Domain`] (with another domain's guard they return nothing), and the references live no longer than the
 //! guard. Replaced data is freed or overwritten by the one [`Writer`] of an arena, or dropped by a [`Bin`],
 //! only after a ticket taken after the replacement has passed. Lines of counters are atomics that anybody may
 //! change; their memory stays as long as the lines do, also when somebody else provides it (`lines.rs`).
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod cells;
 mod chunks;
 mod grace;
 mod lines;
@@ -30,6 +31,7 @@ use std::ptr::null_mut;
 // The model checker's atomics cannot be used in memory that starts as zeros.
 use std::sync::atomic::AtomicU32 as PlainU32;
 
+pub use cells::Cells;
 use chunks::{CHUNK_BYTES, CHUNKS, Chunks, prefetch};
 pub use grace::{Domain, Guard, Queue, Reader, SOURCES, Source, Ticket, TooManySources};
 pub use lines::{Line, Lines, Memory, Region, RegionError};
@@ -57,6 +59,15 @@ impl Bin {
     /// An empty bin.
     pub fn new(domain: &Domain) -> Bin {
         Bin { queue: Queue::new(domain) }
+    }
+
+    /// Takes a value that readers of `domain` may still see. A value of another domain is leaked.
+    fn take(&mut self, domain: &Domain, old: Box<impl Send + 'static>) {
+        if self.queue.domain().is(domain) {
+            self.queue.push(old);
+        } else {
+            std::mem::forget(old);
+        }
     }
 
     /// Drops the values that no reader sees any more.
@@ -112,12 +123,7 @@ impl<T: Send + Sync + 'static> Cell<T> {
         let old = self.value.swap(new, Ordering::AcqRel);
         if !old.is_null() {
             // SAFETY: the pointer came from `Box::into_raw`, and after the swap only this function has it.
-            let old = unsafe { Box::from_raw(old) };
-            if bin.queue.domain().is(&self.domain) {
-                bin.queue.push(old);
-            } else {
-                std::mem::forget(old);
-            }
+            bin.take(&self.domain, unsafe { Box::from_raw(old) });
         }
     }
 }

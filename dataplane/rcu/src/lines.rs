@@ -155,6 +155,16 @@ impl Lines {
         self.chunks.grow(number as usize / Self::CHUNK)
     }
 
+    /// Prefetches a line and returns it.
+    #[inline(always)]
+    pub fn prefetched(&self, number: u32) -> Option<&Line> {
+        let line = self.get(number);
+        if let Some(line) = line {
+            prefetch(std::ptr::from_ref(line));
+        }
+        line
+    }
+
     /// Prefetches a line.
     #[inline(always)]
     pub fn prefetch(&self, number: u32) {

@@ -62,6 +62,47 @@ fn a_guard_of_another_domain_sees_nothing() {
     assert!(slots.load(&guard, 0).is_none() && cell.load(&guard).is_none());
 }
 
+/// Counts how often it is dropped.
+struct Counted(u32, Arc<AtomicU64>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn values_of_an_array_of_cells_are_replaced_one_by_one() {
+    const LEN: usize = 600_000; // more than a chunk has
+    let dropped = Arc::<AtomicU64>::default();
+    let drops = || dropped.load(Ordering::Relaxed);
+    let value = |n| Some(Box::new(Counted(n, Arc::clone(&dropped))));
+    let (domain, other) = (Domain::default(), Domain::default());
+    let (cells, mut bin) = (Cells::new(&domain, LEN), Bin::new(&domain));
+    let mut reader = domain.reader();
+    for number in [0, 1, LEN - 1] {
+        assert!(cells.store(number, value(number as u32), &mut bin));
+    }
+    assert!(!cells.store(LEN, value(9), &mut bin) && !cells.store(1 << 40, value(9), &mut bin));
+    assert_eq!(drops(), 2, "there are no such cells");
+    let guard = reader.enter();
+    let read = |guard: &Guard<'_>, number| cells.load(guard, number).map(|found| found.0);
+    assert_eq!(
+        [0, 1, 2, LEN - 1, LEN, 1 << 40].map(|number| read(&guard, number)),
+        [Some(0), Some(1), None, Some(LEN as u32 - 1), None, None]
+    );
+    let old = cells.load(&guard, 1).unwrap();
+    assert!(cells.store(1, value(7), &mut bin) && cells.store(0, None, &mut bin));
+    bin.empty();
+    assert_eq!((drops(), old.0, read(&guard, 1), read(&guard, 0)), (2, 1, Some(7), None));
+    drop(guard);
+    bin.empty();
+    assert_eq!(drops(), 4);
+    assert!(cells.load(&other.reader().enter(), 1).is_none(), "a guard of another domain");
+    drop(cells);
+    assert_eq!(drops(), 6, "those that were left");
+}
+
 #[test]
 fn tickets_pass_when_readers_leave_and_new_ones_do_not_hold_them() {
     let domain = Domain::default();

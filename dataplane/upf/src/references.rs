@@ -15,8 +15,8 @@ use foldhash::HashMap;
 use crate::pipeline::redirect::UrlRedirect;
 use crate::plan::{Action, Kind, OuterHeader, Plan, PlanError};
 use crate::session::{self, Endpoint, NO_PEER, Policy, Route};
-use crate::tables::{PEERS, POLICIES, POLICY_CHUNK, Tables};
-use rcu::{Bin, Cell};
+use crate::tables::{PEERS, POLICIES, Tables};
+use rcu::Bin;
 
 /// The numbers and their reference counts; see the module.
 pub(crate) struct References {
@@ -116,9 +116,7 @@ impl References {
         if self.known.get(&id) == Some(&number) {
             self.known.remove(&id);
         }
-        if let Some(chunk) = self.tables.policies[number as usize / POLICY_CHUNK].get() {
-            chunk[number as usize % POLICY_CHUNK].store(None, &mut self.bin);
-        }
+        self.tables.policies.store(number as usize, None, &mut self.bin);
         self.free_policies.push(number);
     }
 
@@ -222,10 +220,10 @@ impl References {
             }
             None => return Err(PlanError::Full("policies")),
         };
-        let domain = &self.tables.domain;
-        let chunk = self.tables.policies[number as usize / POLICY_CHUNK]
-            .get_or_init(|| (0..POLICY_CHUNK).map(|_| Cell::new(domain)).collect());
-        chunk[number as usize % POLICY_CHUNK].store(Some(Box::new(policy)), &mut self.bin);
+        if !self.tables.policies.store(number as usize, Some(Box::new(policy)), &mut self.bin) {
+            self.free_policies.push(number);
+            return Err(PlanError::Full("policies"));
+        }
         if let Some(id) = id {
             self.known.insert(id, number);
         }

@@ -67,6 +67,12 @@ impl<'a> Cells<'a> {
         Cells { lines, number: first, first: lines.get(first) }
     }
 
+    /// The cells that begin at line `number`, which is `first`.
+    #[inline(always)]
+    pub fn at(lines: &'a Lines, number: u32, first: &'a Line) -> Cells<'a> {
+        Cells { lines, number, first: Some(first) }
+    }
+
     #[inline(always)]
     fn cell(self, cell: u8) -> Option<(&'a AtomicU64, &'a AtomicU64)> {
         let line = match u32::from(cell) / PER_LINE as u32 {

@@ -25,7 +25,7 @@ use crate::plan::Kind;
 use crate::routes::Routes;
 use crate::session::{Endpoint, Policy, TableKey};
 use net::link::Cidr;
-use rcu::{Bin, Cell, Domain, Guard, Lines, Memory, Region, RegionError, Slots};
+use rcu::{Bin, Cell, Cells, Domain, Guard, Lines, Memory, Region, RegionError, Slots};
 pub use writer::{Held, Writer, layout};
 
 /// Bits of an allocated TEID that are the index. The other bits are a generation, so that packets still under
@@ -36,9 +36,8 @@ const INDEX_MASK: u32 = (1 << TEID_INDEX_BITS) - 1;
 const SHARDS: usize = 256;
 /// Most keys without array index.
 const SPARSE: usize = 1 << 20;
-/// Most policies, and number of policies in a chunk.
+/// Most policies.
 pub(crate) const POLICIES: usize = 1 << 20;
-pub(crate) const POLICY_CHUNK: usize = 1024;
 /// Most peers, and number of peers in a chunk.
 pub(crate) const PEERS: usize = 1 << 16;
 pub(crate) const PEER_CHUNK: usize = 256;
@@ -230,7 +229,7 @@ pub struct Tables {
     stations: Slots<Endpoint>,
     /// The bridges of Ethernet data networks, by number of their interface.
     bridges: Vec<Option<Bridge>>,
-    pub(crate) policies: Chunked<Cell<Policy>>,
+    pub(crate) policies: Cells<Policy>,
     pub(crate) peers: Chunked<[AtomicU64; 4]>,
     /// Flows whose destination is redirected to an address.
     pub translations: Translations,
@@ -283,7 +282,7 @@ impl Tables {
             keys,
             interfaces,
             sparse: arena.slots(SPARSE),
-            policies: (0..POLICIES / POLICY_CHUNK).map(|_| OnceLock::new()).collect(),
+            policies: Cells::new(&domain, POLICIES),
             peers: (0..PEERS / PEER_CHUNK).map(|_| OnceLock::new()).collect(),
             translations: Translations::new(translate::ENTRIES),
             mailboxes: std::sync::Mutex::new(Vec::new()),
@@ -370,8 +369,7 @@ impl Tables {
     /// The policy with this number.
     #[inline(always)]
     pub fn policy<'g>(&'g self, guard: &'g Guard<'_>, number: u32) -> Option<&'g Policy> {
-        let chunk = self.policies.get(number as usize / POLICY_CHUNK)?.get()?;
-        chunk[number as usize % POLICY_CHUNK].load(guard)
+        self.policies.load(guard, number as usize)
     }
 
     /// Whether an endpoint's session carries Ethernet frames.

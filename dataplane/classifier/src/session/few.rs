@@ -59,6 +59,7 @@ impl Few {
     }
 
     /// Prefetches all three cache lines.
+    #[inline(always)]
     pub fn prefetch(&self) {
         prefetch(Some(&self.words));
         prefetch(Some(&self.words[2]));

@@ -341,6 +341,7 @@ impl Rows {
     #[inline(always)]
     pub fn begin(&self, own: &OwnAddresses, key: &Key) -> StartedLookup {
         if self.group == 0 {
+            self.shared.few.prefetch();
             return StartedLookup(own.0.start(key));
         }
         let start = self.choice.start(own.0.sides(key), 0, key);
@@ -351,23 +352,25 @@ impl Rows {
     /// The verdict for the packet with which the look-up began.
     #[inline(always)]
     pub fn finish(&self, key: &Key, begun: StartedLookup) -> Verdict {
-        let shared = &*self.shared;
         if self.group != 0 {
-            return program::find(&shared.pairs, self.group, key, begun.0);
+            return program::find(&self.shared.pairs, self.group, key, begun.0);
         }
-        match shared.few.find(key, begun.0.own) {
+        self.finish_few(key, begun.0)
+    }
+
+    #[inline(always)]
+    fn finish_few(&self, key: &Key, start: Start) -> Verdict {
+        match self.shared.few.find(key, start.own) {
             Ok(verdict) => verdict,
-            Err(groups) => shared.conditional(key, Start { groups, ..begun.0 }),
+            Err(groups) => self.shared.conditional(key, Start { groups, ..start }),
         }
     }
 
-    /// Prefetches the rows if they are so few that all are compared, for a packet that comes soon. Otherwise
-    /// does nothing: [`Rows::begin`] prefetches the rows that it chooses.
-    #[inline]
-    pub fn prefetch(&self) {
-        if self.group == 0 {
-            self.shared.few.prefetch();
-        }
+    /// The verdict for a packet, if the rows are so few that all are compared and are `near`, in the caches. `None`
+    /// otherwise, for [`Rows::begin`].
+    #[inline(always)]
+    pub fn few(&self, own: &OwnAddresses, key: &Key, near: bool) -> Option<Verdict> {
+        if near && self.group == 0 { Some(self.finish_few(key, own.0.start(key))) } else { None }
     }
 
     /// Whether both are the same copy.

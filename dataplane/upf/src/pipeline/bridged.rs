@@ -14,7 +14,6 @@
 //! station, the number of copies per second, and frames to the group addresses of a link are not forwarded
 //! (IEEE 802.1Q table 8-1).
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use classifier::Key;
@@ -22,7 +21,7 @@ use pktio::{Pool, Vector};
 use telemetry::DropReason;
 
 use super::ethernet::View;
-use super::{BATCH, Event, Inside, Pipeline, Ports, Source, State, Verdict};
+use super::{BATCH, Event, Inside, Meta, Pipeline, Ports, Source, State, Verdict, Verdicts};
 use crate::bridge::{Learnt, Mac, NETWORK};
 use crate::session::{self, Endpoint, Entry, Policy, Route, flag};
 use crate::state::Meter;
@@ -86,7 +85,7 @@ impl Pipeline {
         of: &Endpoint,
     ) -> bool {
         let frames = tables.is_of_frames(inside, of);
-        if frames && !self.metas[at].native {
+        if frames && !self.packets.metas[at].native {
             self.frames.push(at as u16);
         }
         frames
@@ -99,13 +98,12 @@ impl Pipeline {
         tables: &'g Tables,
         inside: &'g Inside<'_>,
         batch: &mut Vector,
-        range: Range<usize>,
-        verdicts: &mut [Verdict<'g>; BATCH],
+        verdicts: &mut Verdicts<'g>,
         now_ns: u64,
     ) {
         let mut frames = std::mem::take(&mut self.frames);
         for at in frames.drain(..).map(usize::from) {
-            self.look_up_frame(tables, inside, batch, at, &mut verdicts[at - range.start], now_ns);
+            self.look_up_frame(tables, inside, batch, at, &mut verdicts[at], now_ns);
         }
         self.frames = frames;
     }
@@ -120,7 +118,7 @@ impl Pipeline {
         now_ns: u64,
     ) {
         let mut buffer = batch.frame_mut(at);
-        let meta = &mut self.metas[at];
+        let meta = &mut self.packets.metas[at];
         // Octets that were cut off as padding of an IP packet belong to the frame.
         buffer.extend(std::mem::take(&mut meta.cut).into());
         let view = match View::parse(buffer.packet()) {
@@ -140,7 +138,7 @@ impl Pipeline {
         }
         verdict.entry = found[0].and_then(|position| session::entry(verdict.block, position as usize));
         if verdict.entry.is_none() {
-            self.metas[at].state = State::Consumed;
+            self.packets.metas[at].state = State::Consumed;
             self.stats[self.worker].drops.count(DropReason::NoPdr);
         }
     }
@@ -177,26 +175,20 @@ impl Pipeline {
         now_ns: u64,
         ports: &mut Ports,
     ) {
-        let mut from = 0;
-        while from < batch.len() {
-            let to = batch.len().min(from + BATCH);
-            let mut verdicts = [Verdict { block: &[], entry: None }; BATCH];
-            for at in from..to {
-                let meta = self.metas[at];
-                if meta.state != State::Live {
-                    continue;
-                }
-                let verdict = &mut verdicts[at - from];
-                verdict.block = match meta.native {
-                    true => tables.station(inside, meta.teid),
-                    false => tables.instance(self.input.instance).tunnel(inside, meta.teid),
-                }
-                .unwrap_or_default();
-                self.look_up_frame(tables, inside, batch, at, verdict, now_ns);
+        let mut verdicts = [Verdict::NONE; BATCH];
+        for (at, verdict) in verdicts.iter_mut().enumerate().take(self.packets.len()) {
+            let meta = self.packets.metas[at];
+            if meta.state != State::Live {
+                continue;
             }
-            self.execute(tables, inside, batch, from..to, &verdicts, now_ns);
-            from = to;
+            verdict.block = match meta.native {
+                true => tables.station(inside, meta.teid),
+                false => tables.instance(self.input.instance).tunnel(inside, meta.teid),
+            }
+            .unwrap_or_default();
+            self.look_up_frame(tables, inside, batch, at, verdict, now_ns);
         }
+        self.execute(tables, inside, batch, &verdicts, now_ns);
         self.count_drops();
         self.transmit(batch, ports);
     }
@@ -205,7 +197,7 @@ impl Pipeline {
     fn switch(&mut self, tables: &Tables, batch: &Vector, network: usize, now_ns: u64) {
         let (Some(bridge), Some(bridging)) = (tables.bridge(network), &mut self.bridging) else { return };
         let now_s = (now_ns / SECOND_NS) as u32;
-        for (at, (buffer, meta)) in batch.frames().iter().zip(&mut self.metas).enumerate() {
+        for (at, (buffer, meta)) in batch.frames().iter().zip(&mut self.packets.metas).enumerate() {
             meta.native = true;
             let view = match View::parse(buffer.packet()) {
                 Ok(view) => view,
@@ -247,7 +239,7 @@ impl Pipeline {
         let seid = block.first().map_or(0, Endpoint::seid);
         let result = self.bridge_frame(tables, batch, at, seid, entry, now_ns);
         if let Err(reason) = result {
-            self.metas[at].drop(reason);
+            self.packets.metas[at].drop(reason);
         }
         result.is_ok()
     }
@@ -290,7 +282,7 @@ impl Pipeline {
             {
                 return Err(reason);
             }
-            self.to[usize::from(network as u8)].push(at as u16);
+            self.outputs.push(network as u8, at);
         }
         if let Some(target) = target {
             match bridging.turned.push(frame, self.input.local) {
@@ -329,7 +321,7 @@ impl Pipeline {
             }
         }
         self.begin(turned.len());
-        for (meta, target) in self.metas.iter_mut().zip(targets.iter()) {
+        for (meta, target) in self.packets.metas.iter_mut().zip(targets.iter()) {
             meta.native = true;
             match target {
                 Target::Station(station) => meta.teid = *station,
@@ -378,8 +370,8 @@ impl Pipeline {
                     self.stats[self.worker].drops.count(DropReason::TxQueueFull);
                     continue;
                 }
-                self.metas.push(super::Meta { native: true, teid: *member, ..super::Meta::NEW });
-                self.keys.push(Key::unknown());
+                let meta = Meta { native: true, teid: *member, ..Meta::NEW };
+                self.packets.push(meta, Key::unknown());
             }
             self.run_frames(tables, inside, copies, now_ns, ports);
         }

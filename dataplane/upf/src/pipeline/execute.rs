@@ -3,99 +3,118 @@
 //! Rates and volumes count IP packets. A packet that one meter refuses is not charged to later meters, and only
 //! packets that are forwarded are counted.
 
-use std::ops::Range;
-
 use pktio::Vector;
 use telemetry::DropReason;
 
-use super::{BATCH, Event, Inside, Pipeline, Source, State, Verdict};
+use super::{Event, Inside, Pipeline, Source, State, Verdicts};
 use crate::session::{self, Endpoint, Entry, flag, kind};
 use crate::state::{Cells, Gauged, NO_CELL, Writers};
 use crate::tables::Tables;
 
-/// Consecutive packets that count in the same account: a burst of one session is counted once.
-#[derive(Clone, Copy)]
-struct Run {
-    state: u32,
-    account: u8,
-    writers: Writers,
-    packets: u64,
-    bytes: u64,
-}
-
-impl Run {
-    const NONE: Run = Run { state: 0, account: NO_CELL, writers: Writers::One, packets: 0, bytes: 0 };
-}
+/// The entries that the straight way knows: their packets leave through a tunnel or to a data network, at once and
+/// unchanged. These bits of their flags are [`STRAIGHT`].
+const STRAIGHT_MASK: u16 =
+    (kind::MASK & !1) | flag::CLOSED | flag::CONTROL | flag::TRANSLATE | flag::ANSWERS | flag::FRAME;
+const STRAIGHT: u16 = kind::TUNNEL;
+const _: () = assert!(kind::TUNNEL & 1 == 0 && kind::NETWORK == kind::TUNNEL | 1);
+/// No entry has these bits.
+const NEVER: u16 = u16::MAX;
 
 impl Pipeline {
-    /// Applies to each packet in `range` its entry.
+    /// Applies to each packet its entry.
     pub(super) fn execute<'g>(
         &mut self,
         tables: &'g Tables,
         inside: &'g Inside<'_>,
         batch: &mut Vector,
-        range: Range<usize>,
-        verdicts: &[Verdict<'g>; BATCH],
+        verdicts: &Verdicts<'g>,
         now_ns: u64,
     ) {
         if self.source == Source::Router {
-            return self.execute_answers(tables, inside, batch, range, verdicts, now_ns);
+            return self.execute_answers(tables, batch, verdicts, now_ns);
         }
-        let mut run = Run::NONE;
-        let again = self.source == Source::Frame;
-        for (at, verdict) in range.zip(verdicts) {
-            let meta = &self.metas[at];
-            let (State::Live, Some(entry), Some(endpoint)) =
-                (meta.state, verdict.entry, verdict.block.first())
-            else {
+        // While packets are buffered, each packet may belong to a session that has some.
+        let straight = if self.source == Source::Frame || self.held.is_empty() { STRAIGHT } else { NEVER };
+        for (at, verdict) in verdicts.iter().enumerate().take(self.packets.len()) {
+            let meta = &self.packets.metas[at];
+            let (State::Live, Some(entry)) = (meta.state, verdict.entry) else {
                 if meta.state == State::Dropped(DropReason::NoPdr) && meta.native {
                     self.not_matched(tables, batch, at);
                 }
                 continue;
             };
             let bytes = u64::from(meta.length);
-            if !again && !self.held.is_empty() && self.held.holds(endpoint.seid()) {
-                // Queues behind the session's buffered packets, so that all are released in order.
-                self.hold(batch, at, endpoint, entry);
-                continue;
-            }
-            if entry.flags & (flag::TRANSLATE | flag::ANSWERS) != 0
-                && !self.translate(tables, inside, batch, at, verdict.block, entry)
+            if entry.flags & STRAIGHT_MASK != straight
+                && !self.prepare(tables, inside, batch, at, verdict.block, entry, now_ns)
             {
                 continue;
             }
-            let cells = Cells::new(&tables.lines, endpoint.state());
-            if entry.kind() != kind::BUFFER
-                && let Err(reason) = self.enforce(cells, verdict.block, entry, now_ns, bytes)
-            {
-                self.metas[at].drop(reason);
+            let (cells, writers) = (verdict.cells(tables), self.writers_of(entry));
+            if let Err(reason) = self.enforce(cells, verdict.block, entry, writers, now_ns, bytes) {
+                self.packets.metas[at].drop(reason);
                 continue;
             }
-            if !self.forward(tables, inside, batch, at, verdict.block, entry, now_ns) {
+            let sent = match entry.kind() {
+                kind::TUNNEL => self.send_into_tunnel(tables, batch, at, entry, now_ns),
+                kind::NETWORK => self.send_to_network(tables, batch, at, entry, now_ns),
+                kind::BRIDGE => self.bridge(tables, batch, at, verdict.block, entry, now_ns),
+                _ => {
+                    self.not_forwarded(tables, inside, batch, at, verdict.block, entry);
+                    false
+                }
+            };
+            if !sent {
                 continue;
             }
-            if run.account == entry.account && run.state == endpoint.state() {
-                (run.packets, run.bytes) = (run.packets + 1, run.bytes + bytes);
-            } else {
-                self.count(tables, run);
-                let writers = self.writers_of(entry);
-                run = Run { state: endpoint.state(), account: entry.account, writers, packets: 1, bytes };
-            }
+            // Counts before any event of a reached limit is sent, because N4 then reads the counters at once.
+            cells.count(entry.account, 1, bytes, writers);
             if entry.is(flag::MORE) {
-                // Counts before any event of a reached limit is sent, because N4 then reads the counters at
-                // once.
-                self.count(tables, std::mem::replace(&mut run, Run::NONE));
                 self.gauge_and_copy(tables, batch, at, cells, verdict.block, entry, bytes);
             }
         }
-        self.count(tables, run);
     }
 
-    #[inline(always)]
-    fn count(&self, tables: &Tables, run: Run) {
-        if run.packets > 0 {
-            Cells::new(&tables.lines, run.state).count(run.account, run.packets, run.bytes, run.writers);
+    /// What comes before the meters for packets that do not go the straight way: buffering, translation, closed gates,
+    /// the limit of packets to the CP function. Returns whether the packet goes on.
+    #[cold]
+    #[allow(clippy::too_many_arguments)] // the variables of its one caller
+    fn prepare(
+        &mut self,
+        tables: &Tables,
+        inside: &Inside<'_>,
+        batch: &mut Vector,
+        at: usize,
+        block: &[Endpoint],
+        entry: &Entry,
+        now_ns: u64,
+    ) -> bool {
+        let Some(endpoint) = block.first() else { return false };
+        let again = self.source == Source::Frame;
+        if !again && self.held.holds(endpoint.seid()) {
+            // Queues behind the session's buffered packets, so that all are released in order.
+            self.hold(batch, at, endpoint, entry);
+            return false;
         }
+        if entry.flags & (flag::TRANSLATE | flag::ANSWERS) != 0
+            && !self.translate(tables, inside, batch, at, block, entry)
+        {
+            return false;
+        }
+        let refused = match entry.kind() {
+            kind::BUFFER => {
+                self.hold(batch, at, endpoint, entry);
+                return false;
+            }
+            _ if entry.is(flag::CLOSED) => Some(DropReason::GateClosed),
+            kind::TUNNEL if entry.is(flag::CONTROL) && !self.admits_control(now_ns) => {
+                Some(DropReason::ControlOverflow)
+            }
+            _ => None,
+        };
+        if let Some(reason) = refused {
+            self.packets.metas[at].drop(reason);
+        }
+        refused.is_none()
     }
 
     /// Whether workers of other inputs write the cells of an entry too.
@@ -104,53 +123,23 @@ impl Pipeline {
         if entry.is(flag::SHARED) { Writers::Many } else { self.writers }
     }
 
-    /// Applies gates and rates; returns the reason if the packet must be dropped.
+    /// Applies rates and quotas; returns the reason if the packet must be dropped.
     #[inline(always)]
     fn enforce(
         &self,
         cells: Cells<'_>,
         block: &[Endpoint],
         entry: &Entry,
+        writers: Writers,
         now_ns: u64,
         bytes: u64,
     ) -> Result<(), DropReason> {
-        if entry.flags & (flag::CLOSED | flag::MORE) != 0 {
-            return self.enforce_more(cells, block, entry, now_ns, bytes);
+        if entry.is(flag::MORE) {
+            return enforce_more(cells, block, entry, writers, now_ns, bytes);
         }
-        let writers = self.writers_of(entry);
         for cell in entry.meters {
             if cell != NO_CELL && !cells.conforms(cell, now_ns, bytes, writers) {
                 return Err(DropReason::RateLimit);
-            }
-        }
-        Ok(())
-    }
-
-    fn enforce_more(
-        &self,
-        cells: Cells<'_>,
-        block: &[Endpoint],
-        entry: &Entry,
-        now_ns: u64,
-        bytes: u64,
-    ) -> Result<(), DropReason> {
-        if entry.is(flag::CLOSED) {
-            return Err(DropReason::GateClosed);
-        }
-        let writers = self.writers_of(entry);
-        let mut guaranteed = false;
-        for further in further(block, entry) {
-            match further.kind() {
-                kind::GAUGE if further.is(flag::QUOTA) && cells.reached(further.account) => {
-                    return Err(DropReason::QuotaExhausted);
-                }
-                // A packet within the guarantee is charged to shared meters, but they do not refuse it.
-                kind::GUARANTEE => guaranteed = cells.conforms(further.account, now_ns, bytes, writers),
-                kind::METER if guaranteed => cells.charge(further.account, now_ns, bytes),
-                kind::METER if !cells.conforms(further.account, now_ns, bytes, writers) => {
-                    return Err(DropReason::RateLimit);
-                }
-                _ => {}
             }
         }
         Ok(())
@@ -181,6 +170,33 @@ impl Pipeline {
             }
         }
     }
+}
+
+/// Applies the further entries of an entry.
+fn enforce_more(
+    cells: Cells<'_>,
+    block: &[Endpoint],
+    entry: &Entry,
+    writers: Writers,
+    now_ns: u64,
+    bytes: u64,
+) -> Result<(), DropReason> {
+    let mut guaranteed = false;
+    for further in further(block, entry) {
+        match further.kind() {
+            kind::GAUGE if further.is(flag::QUOTA) && cells.reached(further.account) => {
+                return Err(DropReason::QuotaExhausted);
+            }
+            // A packet within the guarantee is charged to shared meters, but they do not refuse it.
+            kind::GUARANTEE => guaranteed = cells.conforms(further.account, now_ns, bytes, writers),
+            kind::METER if guaranteed => cells.charge(further.account, now_ns, bytes),
+            kind::METER if !cells.conforms(further.account, now_ns, bytes, writers) => {
+                return Err(DropReason::RateLimit);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// The further entries of an entry.

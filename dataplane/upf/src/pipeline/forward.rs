@@ -21,85 +21,80 @@ const CONTROL_INTERVAL_NS: u64 = 1_000_000;
 const CONTROL_BURST_NS: u64 = 200 * CONTROL_INTERVAL_NS;
 
 impl Pipeline {
-    /// Applies the FAR to a packet; returns whether it is sent.
+    /// Whether the CP function may get another packet now.
+    pub(super) fn admits_control(&self, now_ns: u64) -> bool {
+        self.control_meter.conforms(now_ns, CONTROL_INTERVAL_NS, CONTROL_BURST_NS)
+    }
+
+    /// Sends a packet into a tunnel; returns whether it is sent.
     #[inline(always)]
-    #[allow(clippy::too_many_arguments)] // the variables of its one caller
-    pub(super) fn forward(
+    pub(super) fn send_into_tunnel(
         &mut self,
         tables: &Tables,
-        inside: &Inside<'_>,
         batch: &mut Vector,
         at: usize,
-        block: &[Endpoint],
         entry: &Entry,
         now_ns: u64,
     ) -> bool {
-        let meta = &mut self.metas[at];
-        let length = meta.length as usize;
-        match entry.kind() {
-            kind::TUNNEL => {
-                // A packet that this UPF itself sent into a tunnel must not enter a tunnel again: it would
-                // circulate.
-                if !meta.native && self.source == Source::Port && self.locals.contains(&batch.peer(at).ip()) {
-                    meta.drop(DropReason::TunnelLoop);
-                    return false;
-                }
-                if entry.is(flag::CONTROL)
-                    && !self.control_meter.conforms(now_ns, CONTROL_INTERVAL_NS, CONTROL_BURST_NS)
-                {
-                    meta.drop(DropReason::ControlOverflow);
-                    return false;
-                }
-                let Some(peer) = tables.peer(entry.peer) else {
-                    meta.drop(DropReason::FarDrop);
-                    return false;
-                };
-                if length + ppi_len(entry) > self.links.of(peer.interface).mtu as usize {
-                    return self.too_long(tables, batch, at, entry, now_ns);
-                }
-                let mut frame = batch.frame_mut(at);
-                if self.keys[at].words()[3] as u8 == protocol::TCP {
-                    mtu::clamp_syn(frame.packet_mut(), self.input.clamp);
-                }
-                let result = encapsulate(&mut frame, peer, entry, meta.qfi);
-                match result {
-                    Ok(()) => self.to[usize::from(peer.interface)].push(at as u16),
-                    Err(reason) => meta.drop(reason),
-                }
-                result.is_ok()
-            }
-            kind::NETWORK => {
-                let words = self.keys[at].words();
-                let ports = || ports_of(words[2]);
-                let packet = batch.frames()[at].packet();
-                if let Some(reason) = self.closed.stops(entry.teid as usize, packet, ports) {
-                    meta.drop(reason);
-                    return false;
-                }
-                let link = self.links.of(entry.teid as u8);
-                if entry.is(flag::TOS) {
-                    mark(batch.frame_mut(at).packet_mut(), entry.tos);
-                }
-                if length > link.mtu as usize {
-                    return self.too_long(tables, batch, at, entry, now_ns);
-                }
-                if words[3] as u8 == protocol::TCP {
-                    mtu::clamp_syn(batch.frame_mut(at).packet_mut(), link.clamp as usize);
-                }
-                self.to[usize::from(entry.teid as u8)].push(at as u16);
-                true
-            }
-            kind::BRIDGE => self.bridge(tables, batch, at, block, entry, now_ns),
-            _ => {
-                self.not_forwarded(tables, inside, batch, at, block, entry);
-                false
-            }
+        let meta = &mut self.packets.metas[at];
+        // A packet that this UPF itself sent into a tunnel must not enter a tunnel again: it would circulate.
+        if !meta.native && self.source == Source::Port && self.locals.contains(&batch.peer(at).ip()) {
+            meta.drop(DropReason::TunnelLoop);
+            return false;
         }
+        let Some(peer) = tables.peer(entry.peer) else {
+            meta.drop(DropReason::FarDrop);
+            return false;
+        };
+        if meta.length + ppi_len(entry) as u32 > self.links.of(peer.interface).mtu {
+            return self.too_long(tables, batch, at, entry, now_ns);
+        }
+        let mut frame = batch.frame_mut(at);
+        if self.packets.keys[at].words()[3] as u8 == protocol::TCP {
+            mtu::clamp_syn(frame.packet_mut(), self.input.clamp);
+        }
+        let result = encapsulate(&mut frame, peer, entry, meta.qfi);
+        match result {
+            Ok(()) => self.outputs.push(peer.interface, at),
+            Err(reason) => meta.drop(reason),
+        }
+        result.is_ok()
     }
 
-    /// Buffers, answers or drops a packet that is not forwarded.
+    /// Sends a packet to a data network; returns whether it is sent.
+    #[inline(always)]
+    pub(super) fn send_to_network(
+        &mut self,
+        tables: &Tables,
+        batch: &mut Vector,
+        at: usize,
+        entry: &Entry,
+        now_ns: u64,
+    ) -> bool {
+        let meta = &mut self.packets.metas[at];
+        let words = self.packets.keys[at].words();
+        let mut frame = batch.frame_mut(at);
+        if let Some(reason) = self.closed.stops(entry.teid as usize, frame.packet(), || ports_of(words[2])) {
+            meta.drop(reason);
+            return false;
+        }
+        let link = self.links.of(entry.teid as u8);
+        if entry.is(flag::TOS) {
+            mark(frame.packet_mut(), entry.tos);
+        }
+        if meta.length > link.mtu {
+            return self.too_long(tables, batch, at, entry, now_ns);
+        }
+        if words[3] as u8 == protocol::TCP {
+            mtu::clamp_syn(frame.packet_mut(), link.clamp as usize);
+        }
+        self.outputs.push(entry.teid as u8, at);
+        true
+    }
+
+    /// Answers or drops a packet that is not forwarded.
     #[cold]
-    fn not_forwarded(
+    pub(super) fn not_forwarded(
         &mut self,
         tables: &Tables,
         inside: &Inside<'_>,
@@ -110,10 +105,9 @@ impl Pipeline {
     ) {
         let Some(endpoint) = block.first() else { return };
         match entry.kind() {
-            kind::BUFFER => self.hold(batch, at, endpoint, entry),
             kind::REDIRECT => self.redirect(tables, inside, batch, at, entry),
             _ => {
-                self.metas[at].drop(DropReason::FarDrop);
+                self.packets.metas[at].drop(DropReason::FarDrop);
                 let cells = Cells::new(&tables.lines, endpoint.state());
                 for further in further(block, entry) {
                     match further.kind() {
@@ -121,7 +115,7 @@ impl Pipeline {
                             self.send_event(Event::DownlinkData { seid: endpoint.seid(), pdr: entry.pdr });
                         }
                         kind::COPY_TUNNEL | kind::COPY_NETWORK => {
-                            let length = self.metas[at].length as usize;
+                            let length = self.packets.metas[at].length as usize;
                             self.copy(tables, batch, at, further, length);
                         }
                         _ => {}
@@ -144,7 +138,7 @@ impl Pipeline {
         // The interface of the session's data network.
         let answered = answer.is_some_and(|length| self.inject(&scratch[..length], entry.peer as u8));
         self.scratch = scratch;
-        self.metas[at].drop(if answered { DropReason::Redirected } else { DropReason::FarDrop });
+        self.packets.metas[at].drop(if answered { DropReason::Redirected } else { DropReason::FarDrop });
     }
 
     /// Translates a packet of a session that redirects to an address, or that accepts only answers to
@@ -180,7 +174,7 @@ impl Pipeline {
             Ok(())
         };
         if let Err(reason) = result {
-            self.metas[at].drop(reason);
+            self.packets.metas[at].drop(reason);
         }
         result.is_ok()
     }
@@ -199,9 +193,10 @@ impl Pipeline {
     fn translate_back(&mut self, tables: &Tables, batch: &mut Vector, at: usize) -> bool {
         let mut frame = batch.frame_mut(at);
         let packet = frame.packet_mut();
-        let translated = self.metas[at].native && tables.translations.inbound(packet, self.input.instance);
+        let translated =
+            self.packets.metas[at].native && tables.translations.inbound(packet, self.input.instance);
         if translated {
-            self.metas[at].state = match self.inject(packet, self.input.interface) {
+            self.packets.metas[at].state = match self.inject(packet, self.input.interface) {
                 true => State::Consumed,
                 false => State::Dropped(DropReason::TxQueueFull),
             };
@@ -224,10 +219,10 @@ impl Pipeline {
             // No ICMP message can ask a sender for shorter frames: the tunnel packet is fragmented, or the port
             // refuses it.
             let Some(peer) = tables.peer(entry.peer) else { return false };
-            let result = encapsulate(&mut batch.frame_mut(at), peer, entry, self.metas[at].qfi);
+            let result = encapsulate(&mut batch.frame_mut(at), peer, entry, self.packets.metas[at].qfi);
             match result {
-                Ok(()) => self.to[usize::from(peer.interface)].push(at as u16),
-                Err(reason) => self.metas[at].drop(reason),
+                Ok(()) => self.outputs.push(peer.interface, at),
+                Err(reason) => self.packets.metas[at].drop(reason),
             }
             return result.is_ok();
         }
@@ -242,8 +237,8 @@ impl Pipeline {
             _ => Err(DropReason::TooBig),
         };
         match result {
-            Ok(()) => self.metas[at].state = State::Consumed,
-            Err(reason) => self.metas[at].drop(reason),
+            Ok(()) => self.packets.metas[at].state = State::Consumed,
+            Err(reason) => self.packets.metas[at].drop(reason),
         }
         if result == Err(DropReason::TooBig) {
             self.answer_too_big(packet, limit, (!tunnel).then_some(entry.teid as u8), now_ns);
@@ -264,7 +259,7 @@ impl Pipeline {
         if fragments.count() > self.extra.room() {
             return Err(DropReason::TxQueueFull);
         }
-        let qfi = self.metas[at].qfi;
+        let qfi = self.packets.metas[at].qfi;
         while let Some(length) = fragments.next(&mut self.scratch) {
             let pushed = self.extra.push(&self.scratch[..length], &self.home, self.input.local);
             let Some((position, mut frame)) = pushed else { break };
@@ -308,7 +303,7 @@ impl Pipeline {
     /// Buffers a packet, and tells the CP function of the first one if the rules ask for it.
     #[cold]
     pub(super) fn hold(&mut self, batch: &Vector, at: usize, endpoint: &Endpoint, entry: &Entry) {
-        let (seid, meta) = (endpoint.seid(), &mut self.metas[at]);
+        let (seid, meta) = (endpoint.seid(), &mut self.packets.metas[at]);
         let buffering = entry.kind() == kind::BUFFER;
         let most = if buffering { entry.teid as usize } else { 0 };
         let octets: Box<[u8]> = batch.frames()[at].packet().into();
@@ -318,7 +313,7 @@ impl Pipeline {
             false => Flow::parse(&octets).ok(),
         };
         let later = flow.and_then(|flow| flow.fragment).is_some_and(|part| part.offset > 0);
-        let key = later.then(|| Box::new(self.keys[at]));
+        let key = later.then(|| Box::new(self.packets.keys[at]));
         let (native, qfi, teid) = (meta.native, meta.qfi, meta.teid);
         let waiting = Waiting { octets, interface: self.input.interface, native, qfi, frame, teid, key };
         match self.held.hold(seid, most, waiting) {
@@ -346,7 +341,7 @@ impl Pipeline {
         let packet = batch.frames()[at].packet();
         let packet = &packet[packet.len().saturating_sub(length)..];
         if further.kind() == kind::COPY_NETWORK {
-            let ports = || ports_of(self.keys[at].words()[2]);
+            let ports = || ports_of(self.packets.keys[at].words()[2]);
             if let Some(reason) = self.closed.stops(further.teid as usize, packet, ports) {
                 return self.stats[self.worker].drops.count(reason);
             }
@@ -364,7 +359,7 @@ impl Pipeline {
         let Some(peer) = tables.peer(further.peer) else {
             return self.stats[self.worker].drops.count(DropReason::FarDrop);
         };
-        match encapsulate(&mut frame, peer, further, self.metas[at].qfi) {
+        match encapsulate(&mut frame, peer, further, self.packets.metas[at].qfi) {
             Ok(()) => self.extra.to[usize::from(peer.interface)].push(position),
             Err(reason) => self.stats[self.worker].drops.count(reason),
         }

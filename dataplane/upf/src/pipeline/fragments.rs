@@ -395,7 +395,7 @@ impl Pipeline {
         let inside = reader.enter();
         let keys = tables.instance(self.input.instance);
         for at in fragmented.drain(..).map(usize::from) {
-            let meta = self.metas[at];
+            let meta = self.packets.metas[at];
             let frame = &batch.frames()[at];
             let Ok(flow) = Flow::parse(frame.packet()) else { continue };
             let Some(part) = flow.fragment.filter(|_| meta.state == State::Live) else { continue };
@@ -418,12 +418,12 @@ impl Pipeline {
             }
             let origin = Origin { seid: endpoint.seid(), path };
             match self.fragments.note(origin, &flow, &part, now_ns) {
-                Verdict::Known(first) => self.keys[at] = with_qfi(first.key(&flow), meta.qfi),
+                Verdict::Known(first) => self.packets.keys[at] = with_qfi(first.key(&flow), meta.qfi),
                 Verdict::Early => {
                     self.keep_early(origin, (&flow, &part), (frame, batch.peer(at)), at);
                 }
                 Verdict::NoRoom => {}
-                Verdict::Drop(reason) => self.metas[at].drop(reason),
+                Verdict::Drop(reason) => self.packets.metas[at].drop(reason),
             }
         }
         drop(inside);
@@ -440,7 +440,7 @@ impl Pipeline {
         (frame, peer): (&Frame, SocketAddr),
         at: usize,
     ) -> bool {
-        let meta = &mut self.metas[at];
+        let meta = &mut self.packets.metas[at];
         let (octets, interface) = (frame.packet().into(), self.input.interface);
         let waiting = Waiting { octets, interface, peer, qfi: meta.qfi };
         match self.fragments.wait(origin, flow, part, waiting) {
@@ -469,7 +469,7 @@ impl Pipeline {
         at: usize,
         now_ns: u64,
     ) -> Option<Key> {
-        let meta = self.metas[at];
+        let meta = self.packets.metas[at];
         let own = view.key((meta.qfi != NO_QFI).then_some(meta.qfi));
         match view.flow.as_ref().and_then(|flow| Some((flow, flow.fragment?))) {
             Some((flow, part)) => {
@@ -480,7 +480,7 @@ impl Pipeline {
             }
             None => {
                 // Nobody behind this looks into the frame as into a packet.
-                self.keys[at] = Key::unknown();
+                self.packets.keys[at] = Key::unknown();
                 Some(own)
             }
         }
@@ -500,20 +500,20 @@ impl Pipeline {
     ) -> Option<Key> {
         if self.keys_are_known && !self.source.is_own() {
             // Of what has waited, for the first fragment or for a release.
-            return Some(self.keys[at]).filter(|known| *known != Key::unknown()).or(Some(own));
+            return Some(self.packets.keys[at]).filter(|known| *known != Key::unknown()).or(Some(own));
         }
-        self.keys[at] = Key::unknown();
-        let meta = self.metas[at];
+        self.packets.keys[at] = Key::unknown();
+        let meta = self.packets.metas[at];
         match self.fragments.note(origin, flow, part, now_ns) {
             Verdict::Known(_) if part.offset == 0 => return Some(own),
             Verdict::Known(first) => {
-                self.keys[at] = with_qfi(first.key(flow), meta.qfi).with_ethernet(view.header);
-                return Some(self.keys[at]);
+                self.packets.keys[at] = with_qfi(first.key(flow), meta.qfi).with_ethernet(view.header);
+                return Some(self.packets.keys[at]);
             }
             Verdict::Early if self.keep_early(origin, (flow, part), (frame, peer), at) => return Some(own),
             Verdict::Early => {}
             Verdict::NoRoom => return Some(own),
-            Verdict::Drop(reason) => self.metas[at].drop(reason),
+            Verdict::Drop(reason) => self.packets.metas[at].drop(reason),
         }
         self.count_lost_fragments();
         None
@@ -558,8 +558,7 @@ impl Pipeline {
                             Key::unknown()
                         }
                     };
-                    self.metas.push(meta);
-                    self.keys.push(key);
+                    self.packets.push(meta, key);
                 }
                 if batch.is_empty() {
                     // Cannot happen: the packet came from a frame, so it fits into one.

@@ -15,8 +15,8 @@
 //!
 //! Addresses of interfaces change while the UPF runs. [`Guard::set_addresses`] takes the new list, and each
 //! worker fetches the resulting ranges at the start of its next batch ([`Guard::closed`]). Checking a
-//! destination takes one bit test, by the first octet, for most packets, and a binary search in a few ranges
-//! for the others.
+//! destination takes two bit tests, by its first octet and by its leading bits, for most packets, and a binary
+//! search in a few ranges for the others.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,20 +49,56 @@ const NEIGHBOURS: [u8; 2] = [135, 136];
 const LINK_SCOPE: u16 = 2;
 
 /// The closed destinations of one IP version, as ranges in order.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct Ranges<T> {
-    /// One bit for each first octet of a closed address.
+    /// One bit for each first octet of an address in a wide range: one with many leading bits.
     first_octets: [u64; 4],
+    /// One bit for each hash of the leading bits of an address in another range.
+    hints: [u64; HINTS / 64],
     ranges: Vec<(T, T)>,
 }
 
+/// Hashes of leading bits.
+const HINTS: usize = 4096;
+/// Number of leading bits' values from which a range is wide.
+const WIDE: u32 = 64;
+
+/// Hash of an address's leading bits: of IPv4 the first 16, of IPv6 the first 32.
+#[inline(always)]
+fn hint(leading: u32) -> usize {
+    (leading.wrapping_mul(0x9E37_79B1) >> 20) as usize % HINTS
+}
+
+fn set_bit(bits: &mut [u64], at: usize) {
+    bits[at / 64] |= 1 << (at % 64);
+}
+
+#[inline(always)]
+fn bit<const WORDS: usize>(bits: &[u64; WORDS], at: usize) -> bool {
+    bits[at / 64] >> (at % 64) & 1 != 0
+}
+
+impl<T> Default for Ranges<T> {
+    fn default() -> Ranges<T> {
+        Ranges { first_octets: [0; 4], hints: [0; HINTS / 64], ranges: Vec::new() }
+    }
+}
+
 impl<T: Copy + Ord> Ranges<T> {
-    fn new(mut ranges: Vec<(T, T)>, first_octet: impl Fn(T) -> u8) -> Ranges<T> {
+    /// `bits` is how many leading bits of an address `leading` gives.
+    fn new(mut ranges: Vec<(T, T)>, bits: u32, leading: impl Fn(T) -> u32) -> Ranges<T> {
         ranges.sort_unstable();
-        let mut first_octets = [0; 4];
+        let (mut first_octets, mut hints) = ([0; 4], [0; HINTS / 64]);
         for (first, last) in &ranges {
-            for octet in first_octet(*first)..=first_octet(*last) {
-                first_octets[usize::from(octet / 64)] |= 1 << (octet % 64);
+            let (first, last) = (leading(*first), leading(*last));
+            if last - first < WIDE {
+                for leading in first..=last {
+                    set_bit(&mut hints, hint(leading));
+                }
+            } else {
+                for octet in first >> (bits - 8)..=last >> (bits - 8) {
+                    set_bit(&mut first_octets, octet as usize);
+                }
             }
         }
         // Overlapping ranges are merged, so that the last range that begins at or before an address decides.
@@ -73,13 +109,13 @@ impl<T: Copy + Ord> Ranges<T> {
                 None => apart.push((first, last)),
             }
         }
-        Ranges { first_octets, ranges: apart }
+        Ranges { first_octets, hints, ranges: apart }
     }
 
-    /// Whether an address with this first octet may be closed.
+    /// Whether an address with this first octet and these leading bits may be closed.
     #[inline(always)]
-    fn may_contain(&self, first_octet: u8) -> bool {
-        self.first_octets[usize::from(first_octet / 64)] >> (first_octet % 64) & 1 != 0
+    fn may_contain(&self, first_octet: u8, leading: u32) -> bool {
+        bit(&self.first_octets, first_octet.into()) | bit(&self.hints, hint(leading))
     }
 
     fn contains(&self, address: T) -> bool {
@@ -111,8 +147,8 @@ impl Destinations {
             }
         }
         Destinations {
-            v4: Ranges::new(v4, |address| (address >> 24) as u8),
-            v6: Ranges::new(v6, |address| (address >> 120) as u8),
+            v4: Ranges::new(v4, 16, |address| address >> 16),
+            v6: Ranges::new(v6, 32, |address| (address >> 96) as u32),
         }
     }
 
@@ -122,11 +158,13 @@ impl Destinations {
         Some(match packet.first()? >> 4 {
             4 => {
                 let to: &[u8; 4] = packet.get(16..20)?.first_chunk()?;
-                self.v4.may_contain(to[0]) && self.v4.contains(u32::from_be_bytes(*to))
+                let (first, to) = (to[0], u32::from_be_bytes(*to));
+                self.v4.may_contain(first, to >> 16) && self.v4.contains(to)
             }
             _ => {
                 let to: &[u8; 16] = packet.get(24..40)?.first_chunk()?;
-                self.v6.may_contain(to[0]) && self.v6.contains(u128::from_be_bytes(*to))
+                let (first, to) = (to[0], u128::from_be_bytes(*to));
+                self.v6.may_contain(first, (to >> 96) as u32) && self.v6.contains(to)
             }
         })
     }
@@ -314,6 +352,63 @@ mod tests {
     fn stopped(guard: &Guard, to: &str, port: u16) -> bool {
         let closed = guard.closed(&Closed::default()).unwrap();
         closed.stops(1, &udp(to, port), || None).is_some()
+    }
+
+    /// The bits exclude no address of a range, wide or narrow, and nearly all others.
+    #[test]
+    fn bits_of_addresses_exclude_only_what_is_not_closed() {
+        for cidr in [
+            "0.0.0.0/0",
+            "0.0.0.0/1",
+            "10.0.0.0/8",
+            "10.0.0.0/10",
+            "10.64.0.0/11",
+            "10.96.0.0/12",
+            "172.16.255.0/24",
+            "192.0.2.7/32",
+            "255.255.255.255/32",
+            "::/0",
+            "8000::/1",
+            "fe80::/10",
+            "2001:db8::/26",
+            "2001:db8::/27",
+            "2001:db8:5::/48",
+            "::ffff:0:0/96",
+            "2001:db8::1/128",
+            "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128",
+        ] {
+            let cidr: Cidr = cidr.parse().unwrap();
+            let closed = Destinations::new([cidr]);
+            let (network, prefix) = (cidr.network().address(), u32::from(cidr.prefix()));
+            let may = |to: IpAddr| match to {
+                IpAddr::V4(to) => closed.v4.may_contain(to.octets()[0], to.to_bits() >> 16),
+                IpAddr::V6(to) => closed.v6.may_contain(to.octets()[0], (to.to_bits() >> 96) as u32),
+            };
+            // Within the range: its ends, and addresses spread over it.
+            let mut random = 1u128;
+            for n in 0..2000u32 {
+                random = random.wrapping_mul(0x2360_ED05_1FC6_5DA4_4385_DF64_9FCC_F645).wrapping_add(1);
+                let host = match n {
+                    0 => 0,
+                    1 => u128::MAX,
+                    _ => random,
+                };
+                let inside: IpAddr = match network {
+                    IpAddr::V4(network) => {
+                        let hosts = u32::MAX.checked_shr(prefix).unwrap_or(0);
+                        std::net::Ipv4Addr::from_bits(network.to_bits() | (host >> 64) as u32 & hosts).into()
+                    }
+                    IpAddr::V6(network) => {
+                        let hosts = u128::MAX.checked_shr(prefix).unwrap_or(0);
+                        Ipv6Addr::from_bits(network.to_bits() | host & hosts).into()
+                    }
+                };
+                assert!(may(inside), "{inside} is in {cidr}");
+            }
+            let elsewhere = ["8.8.8.8", "203.0.113.9", "2606:4700::1", "2a00:1450::5"].map(address);
+            let excluded = elsewhere.iter().filter(|to| !may(**to)).count();
+            assert!(prefix < 2 || excluded == 4, "{cidr}: {excluded}");
+        }
     }
 
     #[test]

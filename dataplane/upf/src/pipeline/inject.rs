@@ -9,12 +9,10 @@
 //! metered nor counted: the worker of N3 sends them, while only the worker of the data network writes the meters
 //! and accounts of the packets that it receives.
 
-use std::ops::Range;
-
 use pktio::Vector;
 use telemetry::DropReason;
 
-use super::{BATCH, Inside, Pipeline, Ports, Source, State, Verdict};
+use super::{Pipeline, Ports, Source, State, Verdicts};
 use crate::session::{flag, kind};
 use crate::tables::Tables;
 
@@ -80,26 +78,29 @@ impl Pipeline {
     pub(super) fn execute_answers(
         &mut self,
         tables: &Tables,
-        inside: &Inside<'_>,
         batch: &mut Vector,
-        range: Range<usize>,
-        verdicts: &[Verdict<'_>; BATCH],
+        verdicts: &Verdicts<'_>,
         now_ns: u64,
     ) {
-        for (at, verdict) in range.zip(verdicts) {
+        for (at, verdict) in verdicts.iter().enumerate().take(self.packets.len()) {
             let (State::Live, Some(entry), Some(endpoint)) =
-                (self.metas[at].state, verdict.entry, verdict.block.first())
+                (self.packets.metas[at].state, verdict.entry, verdict.block.first())
             else {
                 continue;
             };
             if entry.is(flag::CLOSED) {
-                self.metas[at].drop(DropReason::GateClosed);
-            } else if !matches!(entry.kind(), kind::TUNNEL | kind::NETWORK)
-                || self.held.holds(endpoint.seid())
-            {
-                self.metas[at].drop(DropReason::FarDrop);
+                self.packets.metas[at].drop(DropReason::GateClosed);
+            } else if self.held.holds(endpoint.seid()) {
+                self.packets.metas[at].drop(DropReason::FarDrop);
             } else {
-                self.forward(tables, inside, batch, at, verdict.block, entry, now_ns);
+                match entry.kind() {
+                    kind::TUNNEL if entry.is(flag::CONTROL) && !self.admits_control(now_ns) => {
+                        self.packets.metas[at].drop(DropReason::ControlOverflow);
+                    }
+                    kind::TUNNEL => drop(self.send_into_tunnel(tables, batch, at, entry, now_ns)),
+                    kind::NETWORK => drop(self.send_to_network(tables, batch, at, entry, now_ns)),
+                    _ => self.packets.metas[at].drop(DropReason::FarDrop),
+                }
             }
         }
     }

@@ -2,9 +2,9 @@
 //!
 //! Four steps run over the batch, each a burst of packets behind the previous step, so that the memory of one
 //! burst is fetched while others are processed. Step 1 prefetches the slot. Step 2 reads where the endpoint is
-//! and prefetches that. Step 3 reads the endpoint, finds which rows can match and prefetches these. Step 4
-//! finds the entry in the rows and prefetches its state. Packets that matched no rule then get their drop
-//! reason.
+//! and prefetches that. Step 3 reads the endpoint, finds the entry and prefetches its state. Where the rules are not in
+//! the caches yet, or are so many that some have to be chosen first, step 3 only prefetches them, and step 4 finds the
+//! entry. Packets that matched no rule then get their drop reason.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Range;
@@ -12,10 +12,10 @@ use std::ops::Range;
 use classifier::Key;
 use classifier::session::{Rows, StartedLookup};
 use packet::flow::Flow;
-use pktio::{Frame, Vector};
+use pktio::Vector;
 use telemetry::DropReason;
 
-use super::{BATCH, Inside, Meta, Pipeline, State, Verdict};
+use super::{BATCH, Inside, Meta, Pipeline, State, Verdict, Verdicts};
 use crate::session::{self, Endpoint, Policy, Route};
 use crate::state::PER_LINE;
 use crate::tables::{Instance, Tables};
@@ -25,82 +25,86 @@ use rcu::Place;
 /// slot, endpoint, rows, state.
 const BURST: usize = 8;
 
+/// What the steps have found out so far.
+#[derive(Default)]
+struct Found {
+    /// Look-ups of the last burst wait for their rules.
+    begun: bool,
+    /// A packet has no entry.
+    unmatched: bool,
+}
+
 /// Places of a burst.
 type Places<'g> = [Option<Place<'g, Endpoint>>; BURST];
 
 /// A look-up that has begun.
 #[derive(Clone, Copy)]
 enum Lookup<'g> {
-    /// In a few rows.
+    /// It has ended: the verdict is complete, or there is none.
+    Done,
+    /// In rows, which are being fetched.
     Rows(&'g Rows, StartedLookup),
-    /// The entry is already known; `None` for no entry.
-    Only(Option<u32>),
     /// In another kind of policy.
     Other(&'g Policy),
 }
 
-/// The policy of the last look-up, which the next packet mostly has too.
-#[derive(Clone, Copy)]
-struct Last<'g> {
-    number: u32,
-    policy: Option<&'g Policy>,
-}
+/// The numbers of the policies that the last packets had, by the last bits: their rules are in the caches. Nothing but
+/// the time of a look-up depends on them.
+pub(super) struct Recent(Box<[u32; RECENT]>);
 
-impl<'g> Last<'g> {
+/// Their rules take 48 kB of the caches.
+const RECENT: usize = 256;
+
+impl Recent {
+    /// No policy has this number.
+    pub fn new() -> Recent {
+        Recent(Box::new([u32::MAX; RECENT]))
+    }
+
+    /// Notes a policy; returns whether it was noted before.
     #[inline(always)]
-    fn policy(&mut self, tables: &'g Tables, inside: &'g Inside<'_>, number: u32) -> Option<&'g Policy> {
-        if self.number != number {
-            *self = Last { number, policy: tables.policy(inside, number) };
-            if let Some(Policy::Rows(rows)) = self.policy {
-                rows.prefetch();
-            }
-        }
-        self.policy
+    fn note(&mut self, number: u32) -> bool {
+        std::mem::replace(&mut self.0[number as usize % RECENT], number) == number
     }
 }
 
 impl Pipeline {
-    /// Finds the entry of each packet in `range`.
+    /// Finds the entry of each packet.
     pub(super) fn look_up<'g>(
         &mut self,
         tables: &'g Tables,
         inside: &'g Inside<'_>,
         batch: &Vector,
-        range: Range<usize>,
-        verdicts: &mut [Verdict<'g>; BATCH],
+        verdicts: &mut Verdicts<'g>,
         now_ns: u64,
     ) {
-        let (start, count) = (range.start, range.len().min(BATCH));
+        let count = self.packets.len();
         let keys = tables.instance(self.input.instance);
-        let verdicts = &mut verdicts[..count];
         let mut places: Places<'g> = [None; BURST];
-        let mut looking = [Lookup::Only(None); BURST];
-        // No policy has this number.
-        let mut last = Last { number: u32::MAX, policy: None };
-        let mut unmatched = false;
+        let mut looking = [Lookup::Done; BURST];
+        let mut found = Found::default();
         let bursts = count.div_ceil(BURST);
         let of_burst = |number: usize| number * BURST..count.min((number + 1) * BURST);
         for step in 0..bursts + 3 {
             // The last step comes first: each step writes to the place that the next one has just read.
-            if (3..bursts + 3).contains(&step) {
-                let burst = of_burst(step - 3);
-                unmatched |=
-                    !self.finish_look_ups(tables, start + burst.start, &looking, &mut verdicts[burst]);
+            if found.begun {
+                found.begun = false;
+                self.finish_look_ups(tables, of_burst(step - 3), &mut looking, verdicts, &mut found);
             }
             if (2..bursts + 2).contains(&step) {
                 let burst = of_burst(step - 2);
-                let at = start + burst.start;
-                self.begin_look_ups(keys, inside, batch, at, &mut last, &mut looking, &mut verdicts[burst]);
+                self.begin_look_ups(keys, inside, batch, burst, &mut looking, verdicts, &mut found);
             }
             if (1..bursts + 1).contains(&step) {
                 load(inside, &places, &mut verdicts[of_burst(step - 1)]);
             }
             if step < bursts {
-                self.prefetch_slots(keys, inside, batch, of_burst(step), start, &mut places);
+                self.prefetch_slots(keys, inside, batch, of_burst(step), &mut places);
             }
         }
-        if unmatched {
-            for (at, verdict) in range.zip(verdicts).filter(|(_, verdict)| verdict.entry.is_none()) {
+        if found.unmatched {
+            let verdicts = verdicts[..count].iter().enumerate();
+            for (at, verdict) in verdicts.filter(|(_, verdict)| verdict.entry.is_none()) {
                 self.drop_without_entry(tables, inside, batch, at, verdict, now_ns);
             }
         }
@@ -114,34 +118,34 @@ impl Pipeline {
         inside: &'g Inside<'_>,
         batch: &Vector,
         burst: Range<usize>,
-        start: usize,
         places: &mut Places<'g>,
     ) {
-        let burst = start + burst.start..start + burst.end;
-        let packets = self.metas[burst.clone()].iter().zip(&self.keys[burst.clone()]);
-        for (((meta, key), frame), place) in packets.zip(&batch.frames()[burst]).zip(places) {
-            *place = place_of(keys, inside, meta, key, frame);
+        for (at, place) in burst.zip(places) {
+            let at = at % BATCH;
+            *place = place_of(keys, inside, &self.packets.metas[at], &self.packets.keys[at], batch, at);
             if let Some(place) = place {
                 place.prefetch();
             }
         }
     }
 
-    /// Reads the endpoints of the burst that begins at `at`, and begins its look-ups.
+    /// Reads the endpoints of a burst, and begins its look-ups.
     #[inline(never)]
     #[allow(clippy::too_many_arguments)] // the variables of its one caller
     fn begin_look_ups<'g>(
-        &self,
+        &mut self,
         keys: Instance<'g>,
         inside: &'g Inside<'_>,
         batch: &Vector,
-        at: usize,
-        last: &mut Last<'g>,
+        burst: Range<usize>,
         looking: &mut [Lookup<'g>; BURST],
-        verdicts: &mut [Verdict<'g>],
+        verdicts: &mut Verdicts<'g>,
+        found: &mut Found,
     ) {
-        let (tables, packets) = (keys.tables(), self.metas[at..].iter().zip(&self.keys[at..]));
-        for (i, (((meta, key), verdict), looking)) in packets.zip(verdicts).zip(looking).enumerate() {
+        let tables = keys.tables();
+        for (at, looking) in burst.zip(looking) {
+            let at = at % BATCH;
+            let (meta, key, verdict) = (&self.packets.metas[at], &self.packets.keys[at], &mut verdicts[at]);
             // The slot does not have the packet's session: a stale TEID or one assigned by the CP function; an
             // address under a prefix of another length.
             let elsewhere = match verdict.block.first() {
@@ -149,55 +153,62 @@ impl Pipeline {
                 None => true,
             };
             if elsewhere {
-                verdict.block = self.find_elsewhere(keys, inside, batch, at + i).unwrap_or_default();
+                verdict.block = self.find_elsewhere(keys, inside, batch, at).unwrap_or_default();
             }
-            *looking = match verdict.block.first() {
-                Some(endpoint) if meta.state == State::Live => match endpoint.route() {
-                    Route::Policy(number) => match last.policy(tables, inside, number) {
-                        Some(Policy::Rows(rows)) => {
-                            Lookup::Rows(rows, rows.begin(endpoint.own_addresses(), key))
-                        }
-                        Some(policy) => Lookup::Other(policy),
-                        None => Lookup::Only(None),
-                    },
-                    Route::Only(position) => Lookup::Only(Some(position)),
-                    Route::None => Lookup::Only(None),
-                },
-                _ => Lookup::Only(None),
+            let Some(endpoint) = verdict.block.first().filter(|_| meta.state == State::Live) else {
+                found.unmatched = true;
+                continue;
             };
+            let position = match endpoint.route() {
+                Route::Policy(number) => match tables.policy(inside, number) {
+                    Some(Policy::Rows(rows)) => {
+                        let own = endpoint.own_addresses();
+                        let is_near = self.recent.note(number);
+                        if let Some(position) = rows.few(own, key, is_near) {
+                            position
+                        } else {
+                            *looking = Lookup::Rows(rows, rows.begin(own, key));
+                            found.begun = true;
+                            continue;
+                        }
+                    }
+                    Some(policy) => {
+                        *looking = Lookup::Other(policy);
+                        found.begun = true;
+                        continue;
+                    }
+                    None => None,
+                },
+                Route::Only(position) => Some(position),
+                Route::None => None,
+            };
+            found.unmatched |= !verdict.complete(tables, position);
         }
     }
 
-    /// Finishes the look-ups of the burst that begins at `at` and prefetches the entries' state. Returns
-    /// `false` when a packet has no entry.
+    /// Finishes the look-ups of a burst that have not ended yet.
     #[inline(never)]
     fn finish_look_ups<'g>(
         &self,
         tables: &'g Tables,
-        at: usize,
-        looking: &[Lookup<'g>; BURST],
-        verdicts: &mut [Verdict<'g>],
-    ) -> bool {
-        let mut all = true;
-        for ((key, verdict), looking) in self.keys[at..].iter().zip(verdicts).zip(looking) {
-            let Some(endpoint) = verdict.block.first() else {
-                all = false;
-                continue;
-            };
-            let position = match *looking {
+        burst: Range<usize>,
+        looking: &mut [Lookup<'g>; BURST],
+        verdicts: &mut Verdicts<'g>,
+        found: &mut Found,
+    ) {
+        for (at, looking) in burst.zip(looking) {
+            let at = at % BATCH;
+            let (key, verdict) = (&self.packets.keys[at], &mut verdicts[at]);
+            let position = match std::mem::replace(looking, Lookup::Done) {
+                Lookup::Done => continue,
                 Lookup::Rows(rows, begun) => rows.finish(key, begun),
-                Lookup::Only(position) => position,
-                Lookup::Other(policy) => policy.classify_one(endpoint.own_addresses(), key),
-            };
-            verdict.entry = position.and_then(|position| session::entry(verdict.block, position as usize));
-            match verdict.entry {
-                Some(entry) => {
-                    tables.lines.prefetch(endpoint.state() + u32::from(entry.account) / PER_LINE as u32);
+                Lookup::Other(policy) => {
+                    let own = verdict.block.first().map(Endpoint::own_addresses);
+                    own.and_then(|own| policy.classify_one(own, key))
                 }
-                None => all = false,
-            }
+            };
+            found.unmatched |= !verdict.complete(tables, position);
         }
-        all
     }
 
     /// The endpoint of a packet whose slot is empty or belongs to another session.
@@ -209,7 +220,7 @@ impl Pipeline {
         batch: &Vector,
         at: usize,
     ) -> Option<&'g [Endpoint]> {
-        let meta = &self.metas[at];
+        let meta = &self.packets.metas[at];
         if !meta.native {
             return keys.assigned(inside, meta.teid);
         }
@@ -236,7 +247,7 @@ impl Pipeline {
             return self.drop_unknown(tables, inside, batch, at, now_ns);
         };
         // The packet is malformed as an IP packet, but may be a frame.
-        if !self.may_be_frame(tables, inside, at, endpoint) && self.metas[at].state == State::Live {
+        if !self.may_be_frame(tables, inside, at, endpoint) && self.packets.metas[at].state == State::Live {
             self.drop_unmatched(batch, at, endpoint);
         }
     }
@@ -244,7 +255,7 @@ impl Pipeline {
     /// Drops a packet that belongs to no session in the network instance of its interface.
     #[cold]
     fn drop_unknown(&mut self, tables: &Tables, inside: &Inside<'_>, batch: &Vector, at: usize, now_ns: u64) {
-        let (meta, frame, peer) = (&mut self.metas[at], &batch.frames()[at], batch.peer(at));
+        let (meta, frame, peer) = (&mut self.packets.metas[at], &batch.frames()[at], batch.peer(at));
         if !meta.native {
             match meta.state {
                 State::Live | State::Dropped(DropReason::IpMalformed | DropReason::NotIp) => {}
@@ -271,13 +282,28 @@ impl Pipeline {
     #[cold]
     fn drop_unmatched(&mut self, batch: &Vector, at: usize, endpoint: &Endpoint) {
         let owned = |key: &Key| endpoint.own_addresses().owns(key);
-        let foreign = !self.metas[at].native && !owned(&self.keys[at]);
+        let foreign = !self.packets.metas[at].native && !owned(&self.packets.keys[at]);
         let flow = Flow::parse(batch.frames()[at].packet());
-        self.metas[at].drop(match flow {
+        self.packets.metas[at].drop(match flow {
             Ok(flow) if foreign && is_link_local(&flow) => DropReason::LinkLocal,
             _ if foreign => DropReason::SourceAddress,
             _ => DropReason::NoPdr,
         });
+    }
+}
+
+impl<'g> Verdict<'g> {
+    /// Takes the entry at a position of the block, and prefetches its state; `false` without entry.
+    #[inline(always)]
+    fn complete(&mut self, tables: &'g Tables, position: Option<u32>) -> bool {
+        let (Some(position), Some(endpoint)) = (position, self.block.first()) else { return false };
+        let Some(entry) = session::entry(self.block, position as usize) else { return false };
+        self.entry = Some(entry);
+        self.line = tables.lines.prefetched(endpoint.state());
+        if usize::from(entry.account) >= PER_LINE {
+            tables.lines.prefetch(endpoint.state() + u32::from(entry.account) / PER_LINE as u32);
+        }
+        true
     }
 }
 
@@ -288,7 +314,8 @@ fn place_of<'g>(
     inside: &'g Inside<'_>,
     meta: &Meta,
     key: &Key,
-    frame: &Frame,
+    batch: &Vector,
+    at: usize,
 ) -> Option<Place<'g, Endpoint>> {
     let (slots, index) = if !meta.native {
         match meta.state {
@@ -301,11 +328,10 @@ fn place_of<'g>(
     } else if meta.state != State::Live {
         return None;
     } else {
-        let packet = frame.packet();
-        match packet.first().map(|octet| octet >> 4) {
-            Some(4) => keys.place_of_v4(inside, key.words()[1])?,
-            _ => {
-                let address: &[u8; 16] = packet.get(24..40)?.first_chunk()?;
+        match key.destination_v4() {
+            Some(destination) => keys.place_of_v4(inside, destination)?,
+            None => {
+                let address: &[u8; 16] = batch.frames().get(at)?.packet().get(24..40)?.first_chunk()?;
                 keys.place_of_v6(inside, Ipv6Addr::from(*address))?
             }
         }

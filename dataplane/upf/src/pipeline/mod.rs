@@ -20,6 +20,7 @@ pub mod limit;
 pub mod links;
 mod look_up;
 pub mod mtu;
+mod packets;
 mod parse;
 pub mod redirect;
 mod signalling;
@@ -35,9 +36,8 @@ use telemetry::DropReason;
 use telemetry::worker::Traffic;
 use tokio::sync::mpsc;
 
-use crate::interfaces::{Interfaces, MAX_INTERFACES};
+use crate::interfaces::Interfaces;
 use crate::plan::Peer;
-use crate::session::Entry;
 use crate::state::{Meter, Writers};
 use crate::stats::WorkerStats;
 use crate::tables::{Command, Mailbox, Tables};
@@ -47,9 +47,10 @@ use guard::{Closed, Guard};
 use held::Held;
 use limit::{Limiter, Rates};
 use links::Links;
+use packets::{Meta, NO_QFI, Packets, State, Verdict, Verdicts};
 use rcu::{Guard as Inside, Reader};
 
-pub use path::{Graph, Ports, Worker};
+pub use path::{Graph, Outputs, Ports, Worker};
 
 /// Packets per batch.
 pub const BATCH: usize = VECTOR;
@@ -162,48 +163,6 @@ struct Extra {
     to: Vec<Vec<u16>>,
 }
 
-/// Progress of a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Live,
-    Dropped(DropReason),
-    Consumed,
-}
-
-/// The packet had no QFI.
-const NO_QFI: u8 = crate::session::NO_QFI;
-
-/// Data of a packet that stages exchange.
-#[derive(Debug, Clone, Copy)]
-struct Meta {
-    state: State,
-    /// Whether it came without tunnel.
-    native: bool,
-    /// QFI of its PDU Session Container, or [`NO_QFI`].
-    qfi: u8,
-    /// TEID at which it arrived; for a frame without tunnel, the station that is its destination.
-    teid: u32,
-    /// Length of the IP packet, or of the frame.
-    length: u32,
-    /// Octets that were cut off after the end of the IP packet.
-    cut: u16,
-}
-
-impl Meta {
-    const NEW: Meta = Meta { state: State::Live, native: false, qfi: NO_QFI, teid: 0, length: 0, cut: 0 };
-
-    fn drop(&mut self, reason: DropReason) {
-        self.state = State::Dropped(reason);
-    }
-}
-
-/// Result of a packet's look-up.
-#[derive(Clone, Copy)]
-struct Verdict<'g> {
-    block: &'g [crate::session::Endpoint],
-    entry: Option<&'g Entry>,
-}
-
 /// Time spent in each stage, in nanoseconds, once [`Pipeline::time_stages`] has been called.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StageTimes {
@@ -234,8 +193,9 @@ pub struct Pipeline {
     /// Read access to the tables; taken while a batch is processed.
     reader: Option<Reader>,
     mailbox: Arc<Mailbox>,
-    metas: Vec<Meta>,
-    keys: Vec<Key>,
+    /// The packets of the batch.
+    packets: Packets,
+    recent: look_up::Recent,
     held: Held,
     fragments: Fragments,
     /// Positions of the fragments in the batch.
@@ -260,9 +220,8 @@ pub struct Pipeline {
     /// Exists only with Ethernet data networks.
     bridging: Option<Box<Bridging>>,
     times: Option<StageTimes>,
-    /// Positions in the batch by number of the interface through which they leave. There is a list for every number,
-    /// so that finding one takes no check.
-    to: [Vec<u16>; MAX_INTERFACES],
+    /// The packets of the batch that are sent.
+    outputs: Outputs,
     replies: Vector,
     reply_positions: Vec<u16>,
     /// Limits what packets can make the UPF send: error replies, packets to the CP function.
@@ -368,7 +327,6 @@ impl Pipeline {
     ) -> Pipeline {
         let home: Arc<dyn Pool> = Slab::new(CHUNKS, PACKET);
         let used = tables.interfaces().len();
-        let to = std::array::from_fn(|number| Vec::with_capacity(if number < used { BATCH } else { 0 }));
         Pipeline {
             worker,
             stats,
@@ -389,8 +347,8 @@ impl Pipeline {
             locals: tables.interfaces().gtpu_addresses().map(|own| own.ip()).collect(),
             interfaces: Arc::clone(tables.interfaces()),
             tables,
-            metas: Vec::with_capacity(BATCH),
-            keys: Vec::with_capacity(BATCH),
+            packets: Packets::new(),
+            recent: look_up::Recent::new(),
             writers: Writers::One,
             unsent: Vec::new(),
             links: Links::unlimited(),
@@ -398,7 +356,7 @@ impl Pipeline {
             injected: Vec::new(),
             scratch: vec![0; PACKET].into(),
             times: None,
-            to,
+            outputs: Outputs::new(used),
             replies: Vector::of(&home),
             home,
             reply_positions: (0..REPLIES as u16).collect(),
@@ -470,8 +428,7 @@ impl Pipeline {
                     break;
                 }
                 let meta = Meta { native: packet.native, qfi: packet.qfi, teid: packet.teid, ..Meta::NEW };
-                self.metas.push(meta);
-                self.keys.push(Key::unknown());
+                self.packets.push(meta, Key::unknown());
                 known.extend(packet.key.as_deref().map(|key| (batch.len() - 1, *key)));
                 queue.pop_front();
             }
@@ -485,7 +442,7 @@ impl Pipeline {
                 self.parse_held(&mut batch);
             }
             for (at, key) in known {
-                self.keys[at] = key;
+                self.packets.keys[at] = key;
             }
             if frames {
                 self.keys_are_known = true;
@@ -500,12 +457,9 @@ impl Pipeline {
     }
 
     fn begin(&mut self, packets: usize) {
-        self.metas.clear();
-        self.metas.resize(packets, Meta::NEW);
-        // Old keys need not be cleared: parsing replaces a key, or the packet has none.
-        self.keys.resize(packets, Key::unknown());
+        self.packets.begin(packets);
         self.replies.clear();
-        self.to[..self.interfaces.len()].iter_mut().for_each(Vec::clear);
+        self.outputs.clear();
         self.extra.clear();
     }
 
@@ -515,21 +469,15 @@ impl Pipeline {
         let tables = Arc::clone(&self.tables);
         let Some(mut reader) = self.reader.take() else { return };
         let inside = reader.enter();
-        let mut from = 0;
-        while from < batch.len() {
-            let to = batch.len().min(from + BATCH);
-            let none = Verdict { block: &[], entry: None };
-            let mut verdicts = [none; BATCH];
-            let start = self.clock();
-            self.look_up(&tables, &inside, batch, from..to, &mut verdicts, now_ns);
-            if !self.frames.is_empty() {
-                self.look_up_frames(&tables, &inside, batch, from..to, &mut verdicts, now_ns);
-            }
-            let start = self.spend(start, |times| &mut times.look_up);
-            self.execute(&tables, &inside, batch, from..to, &verdicts, now_ns);
-            self.spend(start, |times| &mut times.execute);
-            from = to;
+        let mut verdicts = [Verdict::NONE; BATCH];
+        let start = self.clock();
+        self.look_up(&tables, &inside, batch, &mut verdicts, now_ns);
+        if !self.frames.is_empty() {
+            self.look_up_frames(&tables, &inside, batch, &mut verdicts, now_ns);
         }
+        let start = self.spend(start, |times| &mut times.look_up);
+        self.execute(&tables, &inside, batch, &verdicts, now_ns);
+        self.spend(start, |times| &mut times.execute);
         self.count_drops();
         let start = self.clock();
         self.transmit(batch, ports);
@@ -576,7 +524,7 @@ impl Pipeline {
 
     fn count_drops(&self) {
         let drops = &self.stats[self.worker].drops;
-        for meta in &self.metas {
+        for meta in &self.packets.metas[..self.packets.len()] {
             if let State::Dropped(reason) = meta.state {
                 drops.count(reason);
             }
@@ -585,11 +533,11 @@ impl Pipeline {
 
     fn transmit(&mut self, batch: &mut Vector, ports: &mut Ports) {
         let stats = &self.stats[self.worker];
-        for ((selected, port), traffic) in self.to.iter().zip(ports.iter_mut()).zip(&stats.interfaces) {
-            if !selected.is_empty() {
-                count_sent(stats, &traffic.downlink, port.transmit(batch, selected));
+        self.outputs.transmit(batch, ports, |number, sent| {
+            if let Some(interface) = stats.interfaces.get(number) {
+                count_sent(stats, &interface.downlink, sent);
             }
-        }
+        });
         if self.extra.len() > 0 {
             self.extra.transmit(stats, ports);
         }

@@ -16,8 +16,9 @@ const EXTENDED: u8 = 0x34;
 impl Pipeline {
     /// Parses GTP-U: removes the header of G-PDUs; handles and consumes signalling.
     pub(super) fn parse_tunnelled(&mut self, batch: &mut Vector, now_ns: u64) {
-        for (i, mut frame) in batch.frames_mut().enumerate() {
-            let meta = &mut self.metas[i];
+        for i in 0..self.packets.len() {
+            let mut frame = batch.frame_mut(i);
+            let meta = &mut self.packets.metas[i];
             match usual(frame.packet()) {
                 Some((teid, qfi, header, total)) => {
                     (meta.teid, meta.qfi) = (teid, qfi);
@@ -30,8 +31,8 @@ impl Pipeline {
                     }
                 }
             }
-            let meta = &mut self.metas[i];
-            if parse_ip(meta, &mut self.keys[i], &mut frame) {
+            let meta = &mut self.packets.metas[i];
+            if parse_ip(meta, &mut self.packets.keys[i], &mut frame) {
                 self.fragmented.push(i as u16);
             }
         }
@@ -46,22 +47,22 @@ impl Pipeline {
         let packet = match gtpu::Packet::new(frame.packet()) {
             Ok(packet) => packet,
             Err(error) => {
-                self.metas[i].drop(malformed(error));
+                self.packets.metas[i].drop(malformed(error));
                 return false;
             }
         };
         if packet.message_type() != message_type::G_PDU {
-            self.metas[i].state = self.signalling(&packet, *frame.peer);
+            self.packets.metas[i].state = self.signalling(&packet, *frame.peer);
             return false;
         }
         if packet.unknown_required_extension().is_some() {
             // TS 29.281 §5.2.1: drop the message and tell the peer which extension headers are supported.
-            self.metas[i].drop(DropReason::GtpuUnknownExtension);
+            self.packets.metas[i].drop(DropReason::GtpuUnknownExtension);
             let peer = *frame.peer;
             self.reply_error(now_ns, peer, &Signalling::our_extension_headers());
             return false;
         }
-        let meta = &mut self.metas[i];
+        let meta = &mut self.packets.metas[i];
         meta.teid = packet.teid();
         meta.qfi = packet.pdu_session().map_or(NO_QFI, |container| container.qfi());
         let (total, header) = (packet.bytes().len(), packet.header_len());
@@ -72,11 +73,11 @@ impl Pipeline {
 
     /// Parses IP packets to UEs that came without tunnel.
     pub(super) fn parse_native(&mut self, batch: &mut Vector, now_ns: u64) {
-        let metas = self.metas.iter_mut().zip(&mut self.keys);
-        for (i, (mut frame, (meta, key))) in batch.frames_mut().zip(metas).enumerate() {
+        for i in 0..self.packets.len() {
+            let (meta, mut frame) = (&mut self.packets.metas[i], batch.frame_mut(i));
             meta.native = true;
             // Only a fragment from a port needs to be assigned to a flow: the flow of an injected one is known.
-            if parse_ip(meta, key, &mut frame) && self.source == Source::Port {
+            if parse_ip(meta, &mut self.packets.keys[i], &mut frame) && self.source == Source::Port {
                 self.fragmented.push(i as u16);
             }
         }
@@ -87,9 +88,8 @@ impl Pipeline {
 
     /// Parses buffered packets, which are without tunnel. The flows of fragments are known already.
     pub(super) fn parse_held(&mut self, batch: &mut Vector) {
-        let metas = self.metas.iter_mut().zip(&mut self.keys);
-        for (mut frame, (meta, key)) in batch.frames_mut().zip(metas) {
-            parse_ip(meta, key, &mut frame);
+        for i in 0..self.packets.len() {
+            parse_ip(&mut self.packets.metas[i], &mut self.packets.keys[i], &mut batch.frame_mut(i));
         }
     }
 }

@@ -1,0 +1,108 @@
+//! What the stages know of the packets of a vector: arrays beside its frames, by the packet's position.
+
+use classifier::Key;
+use rcu::Line;
+use telemetry::DropReason;
+
+use super::BATCH;
+use crate::session::{Endpoint, Entry};
+use crate::state::Cells;
+use crate::tables::Tables;
+
+/// Progress of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Live,
+    Dropped(DropReason),
+    Consumed,
+}
+
+/// The packet had no QFI.
+pub(super) const NO_QFI: u8 = crate::session::NO_QFI;
+
+/// Data of a packet that stages exchange.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Meta {
+    pub state: State,
+    /// Whether it came without tunnel.
+    pub native: bool,
+    /// QFI of its PDU Session Container, or [`NO_QFI`].
+    pub qfi: u8,
+    /// TEID at which it arrived; for a frame without tunnel, the station that is its destination.
+    pub teid: u32,
+    /// Length of the IP packet, or of the frame.
+    pub length: u32,
+    /// Octets that were cut off after the end of the IP packet.
+    pub cut: u16,
+}
+
+impl Meta {
+    pub const NEW: Meta = Meta { state: State::Live, native: false, qfi: NO_QFI, teid: 0, length: 0, cut: 0 };
+
+    pub fn drop(&mut self, reason: DropReason) {
+        self.state = State::Dropped(reason);
+    }
+}
+
+/// Result of a packet's look-up.
+#[derive(Clone, Copy)]
+pub(super) struct Verdict<'g> {
+    /// The endpoint of the packet's session, and the further lines of its block.
+    pub block: &'g [Endpoint],
+    pub entry: Option<&'g Entry>,
+    /// The first line of the session's state, once it has been prefetched.
+    pub line: Option<&'g Line>,
+}
+
+/// The results of a vector.
+pub(super) type Verdicts<'g> = [Verdict<'g>; BATCH];
+
+impl<'g> Verdict<'g> {
+    pub const NONE: Verdict<'static> = Verdict { block: &[], entry: None, line: None };
+
+    /// The session's meters and counters.
+    #[inline(always)]
+    pub fn cells(&self, tables: &'g Tables) -> Cells<'g> {
+        let first = self.block.first().map_or(0, Endpoint::state);
+        match self.line {
+            Some(line) => Cells::at(&tables.lines, first, line),
+            None => Cells::new(&tables.lines, first),
+        }
+    }
+}
+
+/// Metadata and keys of the packets. The arrays have a fixed length, so that a position below [`Packets::len`] needs no
+/// check.
+pub(super) struct Packets {
+    pub metas: [Meta; BATCH],
+    pub keys: [Key; BATCH],
+    len: usize,
+}
+
+impl Packets {
+    pub fn new() -> Packets {
+        Packets { metas: [Meta::NEW; BATCH], keys: [Key::unknown(); BATCH], len: 0 }
+    }
+
+    /// Number of packets.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len.min(BATCH)
+    }
+
+    /// Begins with `count` packets of which nothing is known. Old keys need not be cleared: parsing replaces a key, or the
+    /// packet has none.
+    #[inline]
+    pub fn begin(&mut self, count: usize) {
+        self.len = count.min(BATCH);
+        self.metas[..self.len].fill(Meta::NEW);
+    }
+
+    /// Adds a packet; without effect when there are [`BATCH`].
+    pub fn push(&mut self, meta: Meta, key: Key) {
+        if self.len < BATCH {
+            (self.metas[self.len], self.keys[self.len]) = (meta, key);
+            self.len += 1;
+        }
+    }
+}
