@@ -3,6 +3,8 @@
 //! The command changes nothing. Each check is a function that returns [`Finding`]s. The advice is a
 //! command or setting to type, because most people give up on a core at "session up, no internet".
 
+mod memif;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
@@ -81,6 +83,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                     findings.push(Finding::ok("configuration", format!("{file} is sound")));
                     findings.push(reached_by_ues(&config.upf));
                     findings.extend(configured(&node));
+                    findings.extend(memif::memifs(&config.upf));
                     findings.push(access_tokens(&config.sbi));
                     findings.push(certificates(&config));
                 }
@@ -461,8 +464,9 @@ fn endpoints(node: &yaml::Node) -> Vec<(String, &'static str, SocketAddr)> {
                     yaml::Value::Scalar { text, .. } => Some(text.as_str()),
                     _ => None,
                 };
-                // The kernel does not have the addresses of DPDK's devices.
-                let address = text("gtpu").filter(|_| text("backend") != Some("dpdk"));
+                // The kernel does not have the addresses of interfaces that bypass it.
+                let bypasses = matches!(text("backend"), Some("dpdk" | "memif"));
+                let address = text("gtpu").filter(|_| !bypasses);
                 if let Some(address) = address.and_then(|address| address.parse().ok()) {
                     found.push((format!("{}.interfaces[{at}].gtpu", section.name), "udp", address));
                 }

@@ -14,6 +14,7 @@ use net::capability::Capability;
 use net::sctp::SctpMode;
 use nf::metrics::MetricsServer;
 use nf::oam;
+use pktio::memif::Role;
 use store::Store;
 use tokio::signal::unix::{SignalKind, signal};
 use upf::interface::Backend;
@@ -65,7 +66,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let trust = Some(&config.sbi.trust).filter(|_| config.sbi.uses_trust());
     let own = [&config.run_dir, &config.store, &config.store_key].map(Some);
     let folders = own.into_iter().chain([trust, args.pcap.as_ref()]);
-    if let Some(folder) = folders.flatten().find_map(|path| folder_of_another(path)) {
+    let folder = folders.flatten().find_map(|path| folder_of_another(path));
+    if let Some(folder) = folder.or_else(|| names.contains(&"upf").then(|| socket_of_another(&config.upf))?) {
         let capability = Capability::DacOverride;
         if capability.held() {
             let (name, folder) = (capability.name(), folder.display());
@@ -151,16 +153,32 @@ fn needed_capabilities(config: &Config, names: &[&str], capture: bool) -> Vec<Ca
     needed.into_iter().filter(|(_, needed)| *needed).map(|(capability, _)| capability).collect()
 }
 
+/// The socket of a memif, or its folder, to which only another user may write. A server makes its socket; a client
+/// connects to that of another program.
+fn socket_of_another(upf: &upf::Config) -> Option<PathBuf> {
+    let memifs = upf.interfaces.iter().filter(|interface| interface.backend == Backend::Memif);
+    let mut memifs = memifs.filter_map(|interface| interface.memif(1).ok());
+    memifs.find_map(|memif| match memif.role {
+        Role::Server => folder_of_another(&memif.socket),
+        Role::Client => memif.socket.metadata().is_ok_and(|found| of_another(&found)).then_some(memif.socket),
+    })
+}
+
+/// Whether a file or folder belongs to another user and not everybody may write to it.
+pub(crate) fn of_another(found: &std::fs::Metadata) -> bool {
+    let user = std::fs::metadata("/proc/self").map(|own| own.uid());
+    user.is_ok_and(|user| found.uid() != user) && found.mode() & 0o002 == 0
+}
+
 /// The folder in which `path` is or will be, if it belongs to another user and not everybody may write
 /// to it. Root then needs a capability to write there.
-fn folder_of_another(path: &Path) -> Option<PathBuf> {
+pub(crate) fn folder_of_another(path: &Path) -> Option<PathBuf> {
     let path = std::path::absolute(path).ok()?;
     let (folder, found) = path.ancestors().find_map(|folder| {
         let found = folder.metadata().ok().filter(std::fs::Metadata::is_dir)?;
         Some((folder.to_owned(), found))
     })?;
-    let user = std::fs::metadata("/proc/self").ok()?.uid();
-    (found.uid() != user && found.mode() & 0o002 == 0).then_some(folder)
+    of_another(&found).then_some(folder)
 }
 
 /// Ports of the service-based interfaces, with the names of their network functions.
@@ -342,6 +360,30 @@ mod tests {
         let with_packets = ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_IPC_LOCK"];
         assert_eq!(kept(&af_xdp, &["upf"], false), with_packets);
         assert_eq!(kept(&af_xdp, &["udm"], false), Vec::<&str>::new());
+        const MEMIF: &str = "{name: n3, role: n3, gtpu: \"10.20.0.7:2152\", backend: memif, \
+                             device: \"m0,role=server,socket=/run/godwit/n3.sock\", addresses: [10.20.0.7/24]}";
+        let memif = config("  gtpu: 127.0.0.7:2152", &format!("  interfaces: [{MEMIF}]"));
+        assert_eq!(kept(&memif, &["upf"], false), ["CAP_NET_ADMIN", "CAP_NET_RAW"], "memory needs none");
+    }
+
+    #[test]
+    fn sockets_of_other_users_are_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let upf = |role: &str, path: &Path| -> upf::Config {
+            let device = format!("m0,role={role},socket={}", path.display());
+            serde_json::from_value(serde_json::json!({"pfcp": "127.0.0.7:8805", "dnn": [], "interfaces": [
+                {"name": "n3", "role": "n3", "gtpu": "10.20.0.7:2152", "backend": "memif", "device": device}]}))
+            .unwrap()
+        };
+        let socket = folder.path().join("n3.sock");
+        assert_eq!(socket_of_another(&upf("server", &socket)), None);
+        assert_eq!(socket_of_another(&upf("client", &socket)), None, "not there yet");
+        std::fs::write(&socket, "").unwrap();
+        // Tests run as root, which may give files away.
+        std::os::unix::fs::chown(&socket, Some(65534), None).unwrap();
+        assert_eq!(socket_of_another(&upf("client", &socket)), Some(socket.clone()));
+        std::os::unix::fs::chown(folder.path(), Some(65534), None).unwrap();
+        assert_eq!(socket_of_another(&upf("server", &socket)), Some(folder.path().to_owned()));
     }
 
     #[test]

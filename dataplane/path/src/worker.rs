@@ -94,7 +94,7 @@ impl Worker {
     pub fn start<G: Graph + 'static>(
         name: &str,
         mut graph: G,
-        ports: Ports,
+        mut ports: Ports,
         inputs: Vec<usize>,
         poll: Duration,
     ) -> io::Result<Worker> {
@@ -110,6 +110,7 @@ impl Worker {
         let stop = Arc::new(AtomicBool::new(false));
         let waker = poller.waker();
         graph.wake_with(poller.waker());
+        ports.iter_mut().for_each(|port| port.wake_with(&waker));
         let patience = Patience::new(poll);
         let input_errors = vec![InputErrors::default(); inputs.len()];
         let stop_run = Arc::clone(&stop);

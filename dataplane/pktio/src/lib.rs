@@ -89,6 +89,12 @@ pub trait Port: Send {
         false
     }
 
+    /// Gives the port the handle that wakes its owner from sleep, for a port that also sends what others hand to it
+    /// ([`outbox`]).
+    fn wake_with(&mut self, waker: &poll::Waker) {
+        let _ = waker;
+    }
+
     /// What a [`poll::Poller`] waits for; `None` for a port without a descriptor.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 }

@@ -6,7 +6,7 @@
 //!
 //! The packets of an outbox are sent in their order. It holds [`CAPACITY`] packets; more are refused as by any full queue.
 //! The owner loads one counter per batch to see whether packets are waiting. Only when some are does it take the lock, which
-//! is held while pointers are copied.
+//! is held while pointers are copied. An owner that sleeps is woken by the first packet ([`Port::wake_with`]).
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use telemetry::DropReason;
 
+use crate::poll::Waker;
 use crate::{Port, Sent, Vector};
 
 /// Packets that may wait: far more than a control task sends between two batches of a worker.
@@ -26,18 +27,24 @@ const BATCH: usize = 32;
 /// Longest packet: signalling is short, and a user's packet with its tunnel header fits as well.
 const LONGEST: usize = 2048;
 
-/// A packet that waits, where it goes, with which traffic class.
-type Waiting = (Vec<u8>, SocketAddr, u8);
+/// What the owner has to send.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Each packet with its destination and traffic class.
+    packets: VecDeque<(Vec<u8>, SocketAddr, u8)>,
+    /// Wakes the owner.
+    waker: Option<Waker>,
+}
 
 #[derive(Debug, Default)]
 struct Queue {
     /// Packets in `waiting`; written under its lock.
     count: AtomicUsize,
-    waiting: Mutex<VecDeque<Waiting>>,
+    waiting: Mutex<Waiting>,
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -71,9 +78,9 @@ impl<P: Port> Shared<P> {
     fn send_waiting(&mut self) {
         self.batch.clear();
         {
-            let mut waiting = self.queue.lock();
-            let take = waiting.len().min(BATCH);
-            for (packet, peer, tos) in waiting.drain(..take) {
+            let packets = &mut self.queue.lock().packets;
+            let take = packets.len().min(BATCH);
+            for (packet, peer, tos) in packets.drain(..take) {
                 // They were found to fit when they were put in.
                 if self.batch.push(&packet, peer)
                     && let Some(mut frame) = self.batch.last_mut()
@@ -81,7 +88,7 @@ impl<P: Port> Shared<P> {
                     frame.set_tos(tos);
                 }
             }
-            self.queue.count.store(waiting.len(), Ordering::Release);
+            self.queue.count.store(packets.len(), Ordering::Release);
         }
         let mut selected = [0u16; BATCH];
         for (position, number) in selected.iter_mut().zip(0..) {
@@ -119,6 +126,12 @@ impl<P: Port> Port for Shared<P> {
         self.port.unsent() || self.queue.count.load(Ordering::Relaxed) > 0
     }
 
+    fn wake_with(&mut self, waker: &Waker) {
+        // Packets that wait already are sent when the owner receives for the first time.
+        self.queue.lock().waker = Some(waker.clone());
+        self.port.wake_with(waker);
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.port.fd()
     }
@@ -132,7 +145,9 @@ impl Port for Outbox {
 
     fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         let mut sent = Sent::default();
-        let mut waiting = self.0.lock();
+        let waiting = &mut *self.0.lock();
+        let packets = &mut waiting.packets;
+        let were_waiting = !packets.is_empty();
         for &position in selected {
             let Some(buffer) = batch.sendable(position) else {
                 sent.errors += 1;
@@ -140,16 +155,24 @@ impl Port for Outbox {
             };
             if buffer.len() > LONGEST {
                 sent.too_big += 1;
-            } else if waiting.len() >= CAPACITY {
+            } else if packets.len() >= CAPACITY {
                 sent.full += 1;
             } else {
                 let peer = batch.peer(position.into());
-                waiting.push_back((buffer.packet().to_vec(), peer, buffer.tos()));
+                packets.push_back((buffer.packet().to_vec(), peer, buffer.tos()));
                 sent.packets += 1;
                 sent.bytes += buffer.len();
             }
         }
-        self.0.count.store(waiting.len(), Ordering::Release);
+        // The owner sees the count when it has been woken. Who put in the first packet has woken it, or is about to: only
+        // this lock lets others see that packet.
+        self.0.count.store(packets.len(), Ordering::Release);
+        if !were_waiting
+            && sent.packets > 0
+            && let Some(waker) = &waiting.waker
+        {
+            waker.wake();
+        }
         sent
     }
 
@@ -162,6 +185,7 @@ impl Port for Outbox {
 mod tests {
     use super::*;
     use crate::memory;
+    use crate::poll::Poller;
 
     #[test]
     fn what_others_send_leaves_in_order_when_the_owner_receives() {
@@ -195,6 +219,42 @@ mod tests {
         assert_eq!(wire.take(), (32..40).map(|n| (vec![n, n], peer)).collect::<Vec<_>>());
         assert_eq!(shared.receive(&mut batch).unwrap(), 0);
         assert!(wire.take().is_empty());
+    }
+
+    /// The owner sleeps whenever nothing is left, and others put packets in at random moments. If a packet did not wake it,
+    /// later ones would not either.
+    #[test]
+    fn no_packet_waits_for_an_owner_that_sleeps() {
+        const COUNT: usize = 20_000;
+        let (port, wire) = memory::pair(4096);
+        let (mut shared, outbox) = share(port);
+        let mut poller = Poller::new().unwrap();
+        shared.wake_with(&poller.waker());
+        let senders = [1u32, 2].map(|mut noise| {
+            let mut outbox = outbox.clone();
+            std::thread::spawn(move || {
+                let mut batch = Vector::new(1, 64);
+                assert!(batch.push(&[0; 4], "192.0.2.1:2152".parse().unwrap()));
+                for _ in 0..COUNT {
+                    while outbox.transmit(&mut batch, &[0]).packets == 0 {
+                        std::thread::yield_now();
+                    }
+                    noise ^= noise << 13;
+                    noise ^= noise >> 17;
+                    noise ^= noise << 5;
+                    (0..noise % 2000).for_each(|_| std::hint::spin_loop());
+                }
+            })
+        });
+        let (mut batch, mut sent) = (Vector::new(8, 64), 0);
+        while sent < 2 * COUNT {
+            shared.receive(&mut batch).unwrap();
+            sent += wire.take().len();
+            if !shared.unsent() && sent < 2 * COUNT {
+                assert!(poller.wait(Some(5000), |_| ()).unwrap().woken, "it slept until the time-out");
+            }
+        }
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
     }
 
     #[test]

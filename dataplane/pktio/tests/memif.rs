@@ -274,6 +274,30 @@ fn a_socket_in_use_is_refused_and_a_dead_ones_file_replaced() {
     assert_eq!(server.mtu(), 1500);
 }
 
+/// An operator cleans up, or another program takes the place of the socket and ends.
+#[test]
+fn a_server_whose_file_was_deleted_or_replaced_makes_it_again() {
+    let _alone = alone();
+    let directory = Directory::new("deleted");
+    let (mut server, mut client) = pair(&directory, "");
+    std::fs::remove_file(directory.socket()).unwrap();
+    transfer(&mut client, &mut server, &[64; 10], 10);
+    drop(client);
+    let mut client = open(&directory.device("client", ""));
+    wait_for("connection", || server.is_up() && client.is_up());
+    transfer(&mut client, &mut server, &[64; 10], 10);
+    drop(client);
+
+    std::fs::remove_file(directory.socket()).unwrap();
+    let other = std::os::unix::net::UnixListener::bind(directory.socket()).unwrap();
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(directory.socket().exists(), "the other's is not deleted while it listens");
+    drop(other);
+    let mut client = open(&directory.device("client", ""));
+    wait_for("connection", || server.is_up() && client.is_up());
+    transfer(&mut client, &mut server, &[64; 10], 10);
+}
+
 /// A second client is told that the server is busy, and is served when the first one has gone.
 #[test]
 fn one_client_at_a_time() {

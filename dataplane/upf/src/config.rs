@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use classifier::Backend;
 use net::link::Cidr;
+use pktio::memif::Role as MemifRole;
 use serde::{Deserialize, Serialize};
 use types::Dnn;
 
@@ -434,6 +435,8 @@ impl Config {
         if a.gtpu.is_some() && one.local().ip() == other.local().ip() && b.gtpu.is_some() {
             return Err(ConfigError::InterfaceTwice(one.local().ip().to_string()));
         }
+        check_sockets(a, b)
+            .map_err(|reason| ConfigError::Interface { place: other.place.clone(), reason })?;
         if a.device_name().is_empty() || a.device_name() != b.device_name() {
             return Ok(());
         }
@@ -491,6 +494,21 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// Checks that two memifs do not meet at one socket: a server there has one interface. Clients may share a socket by
+/// different numbers, as other servers have several interfaces.
+fn check_sockets(a: &InterfaceConfig, b: &InterfaceConfig) -> Result<(), String> {
+    if a.backend != Access::Memif || b.backend != Access::Memif {
+        return Ok(());
+    }
+    let (Ok(one), Ok(other)) = (a.memif(1), b.memif(1)) else { return Ok(()) };
+    let clients = [one.role, other.role] == [MemifRole::Client; 2];
+    if one.socket != other.socket || (clients && one.id != other.id) {
+        return Ok(());
+    }
+    let hint = if clients { "another id" } else { "a socket of its own" };
+    Err(format!("{} is the socket of {} already: give it {hint}", one.socket.display(), a.name))
 }
 
 impl Config {
@@ -693,6 +711,14 @@ mod tests {
         };
         let (one, two) = (af_xdp("one", "eth1", ""), af_xdp("two", "eth2", ""));
         let vlans = [7, 8].map(|vlan| af_xdp(&format!("v{vlan}"), "eth1", &format!(r#", "vlan": {vlan}"#)));
+        let memif = |name: &str, more: &str| {
+            format!(
+                r#"{{"name": "{name}", "role": "n6", "backend": "memif", "device": "{name},{more}",
+                     "addresses": ["10.30.0.7/24"]}}"#
+            )
+        };
+        let clients = [memif("a", "socket=s"), memif("b", "socket=s,id=1")];
+        check(&list(&[n3, &clients[0], &clients[1]]), r#""interfaces": ["a", "b"]"#).unwrap();
         check(gtpu, r#""tun": "gw0""#).unwrap();
         check(&list(&[n3]), r#""tun": "gw0", "nat": true"#).unwrap();
         check(&list(&[n3, &one, &two]), r#""interfaces": ["one", "two"]"#).unwrap();
@@ -719,6 +745,16 @@ mod tests {
                 "several VLANs of one device",
             ),
             (format!("{gtpu}, {}", list(&[n3])), r#""tun": "gw0""#, "127.0.0.7 appears twice"),
+            (
+                list(&[n3, &memif("a", "socket=s"), &memif("b", "socket=s")]),
+                r#""interfaces": ["a", "b"]"#,
+                "upf.interfaces b: s is the socket of a already: give it another id",
+            ),
+            (
+                list(&[n3, &memif("a", "socket=s,role=server"), &memif("b", "socket=s,id=1")]),
+                r#""interfaces": ["a", "b"]"#,
+                "a socket of its own",
+            ),
         ] {
             let error = check(&interfaces, dnn).unwrap_err();
             assert!(error.contains(said), "{said}: {error}");

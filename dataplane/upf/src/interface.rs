@@ -4,12 +4,15 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use net::link::Cidr;
+use pktio::memif;
 use serde::{Deserialize, Serialize};
 
 /// Highest VLAN identifier; 0 and 4095 are reserved (IEEE 802.1Q).
 const MAX_VLAN: u16 = 4094;
 /// Range of a link's MTU: IPv6 needs 1280, and packet buffers hold a little more than 9,000.
 const MTU: std::ops::RangeInclusive<u16> = 1280..=9000;
+/// MTU of a link that the kernel does not know, unless it is configured.
+const DEFAULT_MTU: u16 = 1500;
 
 /// The reference point of an interface (TS 23.501 §4.2.7), which says how its packets are parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
@@ -62,6 +65,19 @@ pub enum Backend {
     AfXdp,
     /// DPDK, on a device that only the UPF uses.
     Dpdk,
+    /// Shared memory with another process, such as VPP.
+    Memif,
+}
+
+impl Backend {
+    /// Whether the kernel does not know the interface: addresses, routers and MTU are those of the configuration, and the
+    /// UPF resolves its neighbours.
+    pub fn bypasses_kernel(self) -> bool {
+        match self {
+            Backend::Kernel | Backend::AfXdp => false,
+            Backend::Dpdk | Backend::Memif => true,
+        }
+    }
 }
 
 impl fmt::Display for Backend {
@@ -70,6 +86,7 @@ impl fmt::Display for Backend {
             Backend::Kernel => "kernel",
             Backend::AfXdp => "af_xdp",
             Backend::Dpdk => "dpdk",
+            Backend::Memif => "memif",
         })
     }
 }
@@ -93,7 +110,8 @@ pub struct InterfaceConfig {
     #[serde(default)]
     pub backend: Backend,
     /// `kernel`: name of the TUN or TAP device for N6. `af_xdp`: name of the network interface. `dpdk`: the device
-    /// with its arguments, `net_memif0,role=client`.
+    /// with its arguments, `net_af_packet0,iface=eth0`. `memif`: a name with arguments,
+    /// `memif0,role=server,socket=/run/godwit/n3.sock` (docs/memif.md).
     #[serde(default)]
     pub device: Option<String>,
     /// VLAN of the frames.
@@ -105,14 +123,14 @@ pub struct InterfaceConfig {
     /// `af_xdp`: workers poll the interface themselves instead of waiting for its interrupts.
     #[serde(default)]
     pub busy_poll: bool,
-    /// `dpdk`: addresses of this interface with their prefixes, `10.0.0.1/24`. With `af_xdp` the kernel has
-    /// them.
+    /// `dpdk`, `memif`: addresses of this interface with their prefixes, `10.0.0.1/24`. With `af_xdp` the kernel
+    /// has them.
     #[serde(default, with = "texts")]
     pub addresses: Vec<Cidr>,
-    /// `dpdk`: routers for all destinations outside the link, at most one per IP version.
+    /// `dpdk`, `memif`: routers for all destinations outside the link, at most one per IP version.
     #[serde(default)]
     pub gateways: Vec<IpAddr>,
-    /// `dpdk`: longest IP packet of the link; by default 1500. With other backends the device has it.
+    /// `dpdk`, `memif`: longest IP packet of the link; by default 1500. With other backends the device has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
 }
@@ -188,6 +206,16 @@ impl InterfaceConfig {
         self.device.as_deref().unwrap_or_default()
     }
 
+    /// MTU of a link that the kernel does not know.
+    pub fn link_mtu(&self) -> u16 {
+        self.mtu.unwrap_or(DEFAULT_MTU)
+    }
+
+    /// The settings of a memif for so many workers. No file is read.
+    pub fn memif(&self, queues: u16) -> Result<memif::Settings, memif::SettingsError> {
+        memif::Settings::parse(self.device(), queues, self.link_mtu())
+    }
+
     /// The device without its arguments, for a person.
     pub fn device_name(&self) -> &str {
         self.device().split(',').next().unwrap_or_default()
@@ -220,7 +248,7 @@ impl InterfaceConfig {
         }
         match backend {
             Backend::Kernel => {
-                let hint = "leave it out, or choose `backend: af_xdp` or `dpdk`";
+                let hint = "leave it out, or choose `backend: af_xdp`, `dpdk` or `memif`";
                 has(self.device.is_some() && role.has_tunnels(), "device", hint)?;
                 has(self.vlan.is_some(), "vlan", hint)?;
                 if !role.has_tunnels() && self.device().is_empty() {
@@ -230,13 +258,22 @@ impl InterfaceConfig {
                 }
             }
             _ if self.device().is_empty() => {
-                let example = if backend == Backend::AfXdp { "eth0" } else { "\"0000:01:00.0\"" };
+                let example = match backend {
+                    Backend::Kernel | Backend::AfXdp => "eth0",
+                    Backend::Dpdk => "\"0000:01:00.0\"",
+                    Backend::Memif => "\"memif0,role=server,socket=/run/godwit/n3.sock\"",
+                };
                 return Err(format!("the backend {backend} needs a device, such as `device: {example}`"));
             }
             Backend::AfXdp => pktio::tun::check_name(self.device()).map_err(|error| error.to_string())?,
-            Backend::Dpdk => self.check_dpdk()?,
+            Backend::Dpdk => self.check_own_addresses()?,
+            Backend::Memif => {
+                self.check_own_addresses()?;
+                // One pair of rings at least; more workers may need more memory than is allowed.
+                self.memif(1).map_err(|error| format!("device: {error}"))?;
+            }
         }
-        if backend != Backend::Dpdk {
+        if !backend.bypasses_kernel() {
             let hint = "the kernel's addresses and routes count";
             has(!self.addresses.is_empty(), "addresses", hint)?;
             has(!self.gateways.is_empty(), "gateways", hint)?;
@@ -252,10 +289,11 @@ impl InterfaceConfig {
         Ok(())
     }
 
-    /// Checks the addresses, routers and MTU of a DPDK interface, which the kernel knows of its own interfaces.
-    fn check_dpdk(&self) -> Result<(), String> {
+    /// Checks addresses, routers and MTU of an interface that the kernel does not know.
+    fn check_own_addresses(&self) -> Result<(), String> {
         if self.addresses.is_empty() {
-            return Err("the backend dpdk needs addresses, such as `addresses: [10.0.0.1/24]`".into());
+            let backend = self.backend;
+            return Err(format!("the backend {backend} needs addresses, such as `addresses: [10.0.0.1/24]`"));
         }
         if let Some(gtpu) =
             self.gtpu.filter(|gtpu| !self.addresses.iter().any(|own| own.address() == gtpu.ip()))
@@ -305,8 +343,19 @@ mod tests {
         )
         .unwrap();
         assert_eq!(dpdk.addresses, ["10.0.0.1/24".parse().unwrap()]);
-        let again: InterfaceConfig = serde_json::from_value(serde_json::to_value(&dpdk).unwrap()).unwrap();
-        assert_eq!(again, dpdk);
+        let shared = parse(
+            r#"{"backend": "memif", "device": "m0,role=master,socket=/run/m.sock,id=2,rsize=9", "mtu": 1600,
+                "addresses": ["10.0.0.1/24"]}"#,
+        )
+        .unwrap();
+        let settings = shared.memif(2).unwrap();
+        assert_eq!((shared.device_name(), settings.id, settings.log2_size), ("m0", 2, 9));
+        assert_eq!((settings.role, settings.queues, settings.mtu), (memif::Role::Server, 2, 1600));
+        for config in [dpdk, shared] {
+            let again: InterfaceConfig =
+                serde_json::from_value(serde_json::to_value(&config).unwrap()).unwrap();
+            assert_eq!(again, config);
+        }
     }
 
     #[test]
@@ -319,6 +368,23 @@ mod tests {
             (r#"{"backend": "af_xdp", "device": "e", "queues": 0}"#, "at least 1"),
             (r#"{"backend": "af_xdp", "device": "e", "addresses": ["10.0.0.1/24"]}"#, "kernel's addresses"),
             (r#"{"backend": "dpdk", "device": "net_null0"}"#, "addresses: ["),
+            (
+                r#"{"backend": "memif", "addresses": ["10.0.0.1/24"]}"#,
+                "role=server,socket=/run/godwit/n3.sock",
+            ),
+            (r#"{"backend": "memif", "device": "m0,socket=s"}"#, "the backend memif needs addresses"),
+            (
+                r#"{"backend": "memif", "device": "m0,role=server", "addresses": ["10.0.0.1/24"]}"#,
+                "device: a memif needs the path of a socket",
+            ),
+            (
+                r#"{"backend": "memif", "device": "m0,socket=s,role=chief", "addresses": ["10.0.0.1/24"]}"#,
+                "server or client",
+            ),
+            (
+                r#"{"backend": "memif", "device": "m0,socket=s", "addresses": ["10.0.0.1/24"], "queues": 2}"#,
+                "for af_xdp",
+            ),
             (r#"{"backend": "dpdk", "device": "d", "addresses": ["10.0.0.1"]}"#, "10.45.0.0/16"),
             (
                 r#"{"backend": "dpdk", "device": "d", "addresses": ["10.0.0.1/24"], "mtu": 9001}"#,

@@ -3,7 +3,8 @@
 //! With the kernel's ports on all interfaces there are two workers, one for packets in tunnels and one for packets of
 //! data networks. With a backend that has queues, each worker serves a share of every such interface's queues and
 //! processes a packet from input to output, so that workers share nothing; kernel ports are then read by the
-//! first worker and written by all. A DPDK device has one queue, so with DPDK there is one worker.
+//! first worker and written by all. An interface that the kernel does not know (DPDK, memif) has one queue, so with one
+//! of these there is one worker.
 
 mod af_xdp;
 #[cfg(feature = "dpdk")]
@@ -11,6 +12,8 @@ mod dpdk;
 #[cfg(not(feature = "dpdk"))]
 #[path = "ports/without_dpdk.rs"]
 mod dpdk;
+mod memif;
+mod own;
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,7 +23,6 @@ use pktio::Port;
 use pktio::af_xdp::{AfXdpError, Memory};
 use pktio::bpf::filter::Select;
 use pktio::capture::{Tap, Taps};
-use pktio::outbox::Outbox;
 use pktio::udp::UdpPort;
 
 use crate::config::{Config, DnnConfig};
@@ -29,6 +31,7 @@ use crate::interfaces::{Interface, Interfaces};
 use crate::n6::{self, N6, N6Error};
 use crate::pipeline::Ports;
 use af_xdp::{AfXdp, Content, Queues};
+use own::Own;
 
 /// Why the ports could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -62,9 +65,9 @@ pub enum PortError {
         /// What failed.
         error: io::Error,
     },
-    /// DPDK or one of its devices could not be started.
+    /// A device that bypasses the kernel, or DPDK itself, could not be started.
     #[error("{place}: {error}; {hint}")]
-    Dpdk {
+    Device {
         /// The key that describes the interface.
         place: String,
         /// What failed.
@@ -106,8 +109,8 @@ enum Opening {
     Device(N6),
     /// With the kernel's socket for the packets in tunnels that AF_XDP does not handle.
     AfXdp(Arc<AfXdp>, Option<UdpPort>),
-    /// The port of the one worker, and that of the N4 task.
-    Dpdk(Option<Box<dyn Port>>, Option<Outbox>),
+    /// That the kernel does not know.
+    Own(Own),
 }
 
 /// Opens all ports in the calling thread's network namespace. `taps` copy the frames of devices that bypass the kernel.
@@ -133,8 +136,8 @@ pub async fn open(
         });
     }
     let af_xdp = all.iter().filter_map(Opening::af_xdp).map(|interface| interface.queues());
-    let dpdk = all.iter().any(|opened| matches!(opened, Opening::Dpdk(..)));
-    let workers = match af_xdp.chain(dpdk.then_some(1)).min() {
+    let own = all.iter().any(|opened| matches!(opened, Opening::Own(_)));
+    let workers = match af_xdp.chain(own.then_some(1)).min() {
         None => by_direction(&mut all)?,
         Some(workers) => {
             (0..workers).map(|worker| by_queue((worker, workers), &mut all)).collect::<Result<_, _>>()?
@@ -144,8 +147,8 @@ pub async fn open(
     for opened in all {
         signalling.push(match opened {
             Opening::Udp(gtpu) | Opening::AfXdp(_, Some(gtpu)) => Some(Box::new(gtpu) as Box<dyn Port>),
-            Opening::Dpdk(_, Some(outbox)) => Some(Box::new(outbox) as Box<dyn Port>),
-            Opening::AfXdp(_, None) | Opening::Dpdk(_, None) => None,
+            Opening::Own(own) => own.outbox.map(|outbox| Box::new(outbox) as Box<dyn Port>),
+            Opening::AfXdp(_, None) => None,
             Opening::Device(network) => {
                 networks.push(network);
                 None
@@ -171,7 +174,8 @@ async fn open_network(
     Ok(match config.backend {
         Backend::Kernel => Opening::Device(n6::set_up(dnn, config.device()).await?),
         Backend::AfXdp => Opening::AfXdp(AfXdp::open(place.clone(), config, pools(dnn), tap)?, None),
-        Backend::Dpdk => Opening::Dpdk(Some(dpdk::network(place, config, tap)?), None),
+        Backend::Dpdk => Opening::Own(dpdk::open(interface, tap)?),
+        Backend::Memif => Opening::Own(memif::open(interface, tap)?),
     })
 }
 
@@ -193,10 +197,8 @@ fn open_tunnels(interface: &Interface, taps: Option<&Taps>) -> Result<Opening, P
             let select = Select::Udp(local.ip(), local.port());
             Opening::AfXdp(AfXdp::open(place.clone(), config, vec![select], tap)?, Some(gtpu))
         }
-        Backend::Dpdk => {
-            let (port, outbox) = dpdk::tunnels(place, config, local, tap)?;
-            Opening::Dpdk(Some(port), Some(outbox))
-        }
+        Backend::Dpdk => Opening::Own(dpdk::open(interface, tap)?),
+        Backend::Memif => Opening::Own(memif::open(interface, tap)?),
     })
 }
 
@@ -204,7 +206,7 @@ impl Opening {
     fn af_xdp(&self) -> Option<&Arc<AfXdp>> {
         match self {
             Opening::AfXdp(interface, _) => Some(interface),
-            Opening::Udp(_) | Opening::Device(_) | Opening::Dpdk(..) => None,
+            Opening::Udp(_) | Opening::Device(_) | Opening::Own(_) => None,
         }
     }
 
@@ -222,16 +224,16 @@ impl Opening {
                 let content = gtpu.as_ref().map_or(Content::Packets, |gtpu| Content::Tunnels(gtpu.share()));
                 Box::new(Queues::open(interface, (worker, workers), content, memory)?)
             }
-            (Opening::Dpdk(port, _), _) if port.is_some() => port.take().ok_or_else(one_worker)?,
-            (Opening::AfXdp(..), None) | (Opening::Dpdk(..), _) => return Err(one_worker()),
+            (Opening::Own(own), _) => own.port.take().ok_or_else(one_worker)?,
+            (Opening::AfXdp(..), None) => return Err(one_worker()),
         })
     }
 }
 
-/// The error for a port that was given to a worker already. With DPDK there is only one worker.
+/// The error for a port that was given to a worker already. With an interface of one queue there is one worker.
 fn one_worker() -> PortError {
     let error = "the device has a queue for one worker".to_owned();
-    PortError::Dpdk { place: "upf.interfaces".to_owned(), error, hint: "this is a defect" }
+    PortError::Device { place: "upf.interfaces".to_owned(), error, hint: "this is a defect" }
 }
 
 /// Selects the packets to a data network's UEs.

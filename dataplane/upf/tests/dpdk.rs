@@ -5,32 +5,24 @@
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "support/host.rs"]
+mod host;
 #[path = "support/lab.rs"]
 mod lab;
 mod support;
 
-use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
+use host::*;
 use lab::*;
 use net::link::Links;
 use net::netns::NetNs;
-use net::time::Instant;
-use packet::ethernet::{self, Mac};
+use packet::ethernet;
 use packet::gtpu::{self, PduSession, Signalling};
-use packet::{ipv4, protocol};
 use pktio::dpdk::{DpdkPort, Settings, eal};
 use pktio::udp::UdpPort;
-use pktio::{Port, Vector};
 use support::*;
-
-/// Environment variables for the other process: its device and this process's socket, for N3 and N6.
-const RELAY: &str = "GODWIT_TEST_DPDK_RELAY";
-/// Time to wait for a frame before the request for it is repeated.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// The configuration of the other tests, with N3 and N6 on DPDK. Ordinary pages, so that the tests run on any machine.
 fn on_dpdk(n3: &str, n6: &str) -> upf::Config {
@@ -47,30 +39,6 @@ fn on_dpdk(n3: &str, n6: &str) -> upf::Config {
 
 fn gtpu_address() -> SocketAddr {
     SocketAddr::new(N3_CORE.parse().unwrap(), gtpu::PORT)
-}
-
-/// A UPF that runs in a namespace, and a CP function with an association.
-struct Running {
-    core: tokio::runtime::Runtime,
-    upf: upf::Upf,
-    smf: Smf,
-}
-
-impl Running {
-    fn start(namespace: &NetNs, config: &upf::Config) -> Running {
-        let core = namespace.runtime(2).unwrap();
-        let upf = core.block_on(core.spawn(upf::start(config.clone()))).unwrap().unwrap();
-        let socket = namespace.enter(|| UdpSocket::bind((SMF, 8805)).unwrap()).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        let mut smf = Smf { socket, upf: config.pfcp, sequence: 0, started: 100 };
-        smf.associate(100);
-        Running { core, upf, smf }
-    }
-
-    fn stop(self) {
-        let Running { core, upf, .. } = self;
-        core.block_on(async move { upf.stop().await });
-    }
 }
 
 /// N3 and N6 as veth pairs whose near ends are DPDK's: the kernel there has no addresses.
@@ -180,198 +148,34 @@ fn a_ue_reaches_the_data_network_by_dpdk() {
     Running::start(&lab.core, &config).stop();
 }
 
-/// The other process: a memif client per interface, whose frames are datagrams of a socket here.
+/// The other process: a memif client per interface.
 #[test]
 fn memif_relay() {
-    let Ok(told) = std::env::var(RELAY) else { return };
+    if !is_relay() {
+        return;
+    }
     let options = eal::Options { huge_pages: eal::HugePages::No, megabytes: 256, ..eal::Options::default() };
     eal::start_with(&options).unwrap();
-    let mut links: Vec<(DpdkPort, UdpSocket)> = told
-        .split(' ')
-        .map(|link| {
-            let (device, to) = link.split_once('>').unwrap();
-            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-            socket.connect(to).unwrap();
-            socket.set_nonblocking(true).unwrap();
-            let settings = Settings { buffers: 4095, descriptors: 256, ..Settings::default() };
-            (DpdkPort::open(device, &settings).unwrap().remove(0), socket)
-        })
-        .collect();
-    let (mut batch, mut frame) = (Vector::new(32, 2048), [0; 2048]);
-    let start = Instant::now();
-    let mut greeted = false;
-    while start.elapsed() < 3 * PATIENCE {
-        if !greeted && links.iter().all(|(port, _)| port.is_up()) {
-            // An empty datagram tells the test this socket's address.
-            links.iter().for_each(|(_, socket)| assert_eq!(socket.send(&[]).unwrap(), 0));
-            greeted = true;
-        }
-        for (port, socket) in &mut links {
-            port.receive(&mut batch).unwrap();
-            for buffer in batch.frames() {
-                // An error means that the test has ended.
-                let _ = socket.send(buffer.packet());
-            }
-            batch.clear();
-            while let Ok(length) = socket.recv(&mut frame) {
-                let mut out = Vector::new(1, 2048);
-                assert!(out.push(&frame[..length], ([0, 0, 0, 0], 0).into()));
-                port.transmit(&mut out, &[0]);
-            }
-        }
-        net::time::sleep_thread(Duration::from_micros(100));
-    }
+    let settings = Settings { buffers: 4095, descriptors: 256, ..Settings::default() };
+    relay(|device| DpdkPort::open(device, &settings).unwrap().remove(0), DpdkPort::is_up);
 }
 
-/// The far end of a link to the UPF: a host simulated by this test.
-struct Host {
-    socket: UdpSocket,
-    /// The other process's socket.
-    relay: Cell<Option<SocketAddr>>,
-    mac: Mac,
-    vlan: Option<u16>,
-    address: Ipv4Addr,
-    /// The UPF's.
-    upf_mac: Mac,
-    upf: Ipv4Addr,
-}
-
-impl Host {
-    fn new(number: u8, vlan: Option<u16>) -> Host {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.set_read_timeout(Some(LOOK)).unwrap();
-        let network = 200 + number;
-        Host {
-            socket,
-            relay: Cell::new(None),
-            vlan,
-            mac: [2, 0, 0, 0, 9, number],
-            address: Ipv4Addr::new(10, network, 0, 2),
-            upf_mac: [2, 0, 0, 0, 0, number],
-            upf: Ipv4Addr::new(10, network, 0, 1),
-        }
-    }
-
-    /// Waits for the process that replaces the one before.
-    fn greet(&self) {
-        wait_for("the other process", || match self.socket.recv_from(&mut [0; 2048]) {
-            Ok((0, from)) => self.relay.replace(Some(from)) != Some(from),
-            _ => false,
-        });
-    }
-
-    fn send_frame(&self, frame: &[u8]) {
-        self.socket.send_to(frame, self.relay.get().unwrap()).unwrap();
-    }
-
-    fn frame(&self, to: Mac, from: Mac, ethertype: u16, packet: &[u8]) -> Vec<u8> {
-        ethernet::build(to, from, self.vlan, ethertype, packet)
-    }
-
-    fn send(&self, ethertype: u16, packet: &[u8]) {
-        self.send_frame(&self.frame(self.upf_mac, self.mac, ethertype, packet));
-    }
-
-    fn arp(&self, kind: u8, (mac, address): (Mac, Ipv4Addr), (to_mac, to): (Mac, Ipv4Addr)) -> Vec<u8> {
-        let mut arp = vec![0, 1, 8, 0, 6, 4, 0, kind];
-        arp.extend(mac);
-        arp.extend(address.octets());
-        arp.extend(to_mac);
-        arp.extend(to.octets());
-        arp
-    }
-
-    /// Repeats a frame until the expected one is received.
-    fn expect(&self, what: &str, expected: &[u8], mut send: impl FnMut()) {
-        let start = Instant::now();
-        let mut others = Vec::new();
-        loop {
-            send();
-            let mut frame = [0; 2048];
-            while let Ok(length) = self.socket.recv(&mut frame) {
-                if frame[..length] == *expected {
-                    return;
-                }
-                others.push(frame[..length].to_vec());
-            }
-            assert!(start.elapsed() < PATIENCE, "{what}: {expected:02x?} did not come, but {others:02x?}");
-        }
-    }
-
-    /// Asks for the UPF's link-layer address; the UPF learns ours from the question.
-    fn ask(&self) {
-        let answer = self.arp(2, (self.upf_mac, self.upf), (self.mac, self.address));
-        let question = self.arp(1, (self.mac, self.address), ([0; 6], self.upf));
-        self.expect("ARP", &self.frame(self.mac, self.upf_mac, ethernet::ARP, &answer), || {
-            self.send_frame(&self.frame([0xFF; 6], self.mac, ethernet::ARP, &question));
-        });
-    }
-}
-
-/// The outer packet from gNB to UPF, or back.
-fn outer(from: Ipv4Addr, to: Ipv4Addr, gtpu: &[u8], dont_fragment: bool) -> Vec<u8> {
-    let mut datagram = Vec::new();
-    for field in [gtpu::PORT, gtpu::PORT, 8 + gtpu.len() as u16, 0] {
-        datagram.extend(field.to_be_bytes());
-    }
-    datagram.extend(gtpu);
-    ipv4::Header { dont_fragment, ..ipv4::Header::new(from, to, protocol::UDP) }.build(&datagram).unwrap()
-}
-
-/// A directory that is deleted at the end of the test.
-struct Directory(PathBuf);
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-impl Directory {
-    fn memif(&self, number: u8, role: &str) -> String {
-        let path = self.0.join(format!("{number}.sock"));
-        format!("net_memif{number},role={role},id=0,socket-abstract=no,socket={}", path.display())
-    }
-}
-
-/// The other process, killed at the end.
-struct Relay(Child);
-
-impl Relay {
-    fn start(directory: &Directory, hosts: [&Host; 2]) -> Relay {
-        let link = |(number, host): (usize, &Host)| {
-            let address = host.socket.local_addr().unwrap();
-            format!("{}>{address}", directory.memif(number as u8, "client"))
-        };
-        let links: Vec<String> = hosts.into_iter().enumerate().map(link).collect();
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "memif_relay", "--nocapture"])
-            .env(RELAY, links.join(" "))
-            .stdout(Stdio::null())
-            .spawn();
-        Relay(child.unwrap())
-    }
-}
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
+fn memif(directory: &Directory, number: u8, role: &str) -> String {
+    let path = directory.0.join(format!("{number}.sock"));
+    format!("net_memif{number},role={role},id=0,socket-abstract=no,socket={}", path.display())
 }
 
 /// UP-1 with every octet: VLAN and tunnel headers, questions for neighbours and for the router, and a peer process
 /// that is killed and replaced.
 #[test]
 fn frames_by_memif_are_as_they_should_be_and_a_peer_process_may_die() {
-    let directory = Directory(std::env::temp_dir().join(format!("godwit-upf-dpdk-{}", std::process::id())));
-    std::fs::create_dir_all(&directory.0).unwrap();
+    let directory = Directory::new("dpdk");
     let namespace = NetNs::new().expect("tests run with CAP_SYS_ADMIN");
     let interface = |number: u8, more: &str| {
         format!(
             r#"{{"backend": "dpdk", "device": "{},mac=02:00:00:00:00:0{number}",
                 "addresses": ["10.20{number}.0.1/24"]{more}}}"#,
-            directory.memif(number, "server")
+            memif(&directory, number, "server")
         )
     };
     let config = on_dpdk(
@@ -383,7 +187,9 @@ fn frames_by_memif_are_as_they_should_be_and_a_peer_process_may_die() {
     let (gnb, server) = (Host::new(0, Some(7)), Host::new(1, None));
 
     for round in 0..2u8 {
-        let relay = Relay::start(&directory, [&gnb, &server]);
+        let links =
+            [(0, &gnb), (1, &server)].map(|(number, host)| (memif(&directory, number, "client"), host));
+        let relay = Relay::start("memif_relay", &links);
         gnb.greet();
         server.greet();
         gnb.ask();

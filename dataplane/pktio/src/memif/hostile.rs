@@ -175,7 +175,8 @@ struct Client {
     raw: Raw,
     region: Region,
     fd: OwnedFd,
-    _bells: [EventFd; 2],
+    /// Of the ring to the server, and of the other one.
+    bells: [EventFd; 2],
 }
 
 impl Client {
@@ -192,7 +193,7 @@ impl Client {
             assert_eq!(raw.receive(), Some(Message::Ack));
         }
         assert!(matches!(raw.receive(), Some(Message::Connected(_))));
-        Client { raw, region, fd, _bells: bells }
+        Client { raw, region, fd, bells }
     }
 
     fn set(&self, ring: u32, slot: u32, flags: u16, region: u16, length: u32, offset: u32) {
@@ -253,6 +254,34 @@ fn connect_with(raw: &Raw, to_server: AddRing) {
 fn region(raw: &Raw, size: u64, fd: OwnedFd) {
     after_init(raw);
     raw.send(Message::AddRegion(AddRegion { index: 0, size }), &[fd.as_fd()]);
+}
+
+/// A descriptor's flags are those of the open file, which the peer has too: it may make reads of the bell block, and empty it
+/// before they come.
+#[test]
+fn a_client_cannot_make_a_receiver_wait_for_its_bell() {
+    let _alone = alone();
+    let path = SocketPath::new();
+    let mut server = path.open("server", "");
+    let client = Client::connect(&path.0);
+    wait_for("connection", || server.is_up());
+    for bell in &client.bells {
+        fcntl(bell, FcntlArg::F_SETFL(nix::fcntl::OFlag::empty())).unwrap();
+    }
+    let (rounds, received) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let (mut vector, mut poller) = (Vector::new(4, 100), crate::poll::Poller::new().unwrap());
+        poller.add(server.fd().unwrap(), 0).unwrap();
+        for _ in 0..2000 {
+            poller.wait(Some(1), |_| ()).unwrap();
+            rounds.send(server.receive(&mut vector).unwrap()).unwrap();
+        }
+    });
+    for _ in 0..2000 {
+        client.bells[0].write(1).unwrap();
+        assert_eq!(received.recv_timeout(Duration::from_secs(10)), Ok(0), "the receiver still runs");
+        client.bells[0].read().unwrap();
+    }
 }
 
 /// What a client sends on the control channel up to its memory.

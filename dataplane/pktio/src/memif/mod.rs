@@ -91,7 +91,7 @@ impl MemifPort {
     /// # Errors
     /// The device string is wrong, or a server's socket cannot be made, such as when another server listens there.
     pub fn open(device: &str, queues: u16, mtu: u16) -> Result<Vec<MemifPort>, OpenError> {
-        let settings = Settings::parse(device, queues, mtu)?;
+        let settings = Settings::parse(device, queues, mtu)?.read_secret()?;
         let (queues, socket) = (settings.queues, settings.socket.display().to_string());
         let open = || -> io::Result<Vec<MemifPort>> {
             let session = Arc::new(Session::start(settings)?);

@@ -274,6 +274,22 @@ impl Listener {
         Ok(Listener { socket, path: path.to_owned(), inode: (file.dev(), file.ino()) })
     }
 
+    /// Waits for a client. A socket whose file was deleted or replaced, so that no client finds it, is made again.
+    fn next(&mut self, stop: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
+        loop {
+            match wait([stop, self.socket.as_fd()], Some(time::now_std() + LAST_RETRY))? {
+                [true, _] => return Err(Failure::Stopped),
+                [_, true] => return Ok(self.accept()?),
+                _ if self.has_its_file() => (),
+                _ => *self = Listener::bind(&self.path)?,
+            }
+        }
+    }
+
+    fn has_its_file(&self) -> bool {
+        std::fs::metadata(&self.path).is_ok_and(|file| (file.dev(), file.ino()) == self.inode)
+    }
+
     /// A client that has connected.
     fn accept(&self) -> Result<OwnedFd, Errno> {
         let fd = accept4(self.socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK)?;
@@ -284,7 +300,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if std::fs::metadata(&self.path).is_ok_and(|file| (file.dev(), file.ino()) == self.inode) {
+        if self.has_its_file() {
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -608,19 +624,18 @@ impl Control {
         let stop = shared.stop.as_fd();
         let mut retry = FIRST_RETRY;
         loop {
-            let socket = match self.listener.as_ref() {
-                Some(listener) => wait([stop, listener.socket.as_fd()], None)
-                    .and_then(|[stop, _]| if stop { Ok(None) } else { listener.accept().map(Some) }),
-                None => self.connect().map(Some),
+            let socket = match self.listener.as_mut() {
+                Some(listener) => listener.next(stop),
+                None => self.connect().map_err(Failure::from),
             };
             let well = match socket {
-                Ok(None) => return,
-                Ok(Some(socket)) => {
+                Err(Failure::Stopped) => return,
+                Ok(socket) => {
                     let channel = Channel { socket, stop, deadline: time::now_std() + HANDSHAKE };
                     self.connection(&channel)
                 }
-                Err(error) => {
-                    self.failed(&Failure::from(error));
+                Err(failure) => {
+                    self.failed(&failure);
                     false
                 }
             };

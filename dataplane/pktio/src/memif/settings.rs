@@ -1,6 +1,6 @@
 //! How a memif is set up: a device string such as DPDK has, `memif0,role=server,socket=/run/godwit/n3.sock,id=0`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use net::private_file;
 use packet::ethernet::Mac;
@@ -12,6 +12,8 @@ use super::ring::{MAX_LOG2_SIZE, Role};
 const FRAME_HEADER: u32 = 18;
 /// Pairs of queues at most.
 const MAX_QUEUES: u16 = 64;
+/// Longest path of a socket (`sockaddr_un`), without its last octet.
+const MAX_SOCKET: usize = 107;
 /// Memory of all buffers of a client at most.
 const MAX_MEMORY: u64 = 1 << 30;
 
@@ -30,7 +32,9 @@ pub struct Settings {
     pub buffer_size: u32,
     /// `rsize`: base-2 logarithm of the number of descriptors of a client's rings; default 10.
     pub log2_size: u8,
-    /// `secret-file`: a file with a secret of up to 24 octets that both sides know.
+    /// `secret-file`: a private file with a secret of up to 24 octets that both sides know.
+    pub secret_file: Option<PathBuf>,
+    /// Its content, after [`Settings::read_secret`].
     pub secret: Option<Secret>,
     /// `mac`: the interface's address; by default a random one.
     pub mac: Mac,
@@ -46,7 +50,7 @@ pub struct Settings {
 /// What is wrong with a device string.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// There is no name.
+    /// There is no name, or one that a thread cannot have.
     #[error("a memif has a name, such as memif0")]
     Name,
     /// An unknown argument.
@@ -61,6 +65,9 @@ pub enum SettingsError {
     /// The secret cannot be read.
     #[error("secret-file: {0}")]
     SecretFile(#[from] private_file::PrivateFileError),
+    /// The file holds no secret.
+    #[error("secret-file: {} does not hold 1 to 24 octets", .0.display())]
+    SecretLength(PathBuf),
     /// Rings and buffers would be too large.
     #[error("{0} queues of 2^{1} buffers of {2} octets are more than 1 GiB")]
     Memory(u16, u8, u32),
@@ -70,13 +77,14 @@ pub enum SettingsError {
 }
 
 impl Settings {
-    /// Reads a device string. `queues` is at most 64.
+    /// Reads a device string, and no file. `queues` is at most 64.
     ///
     /// # Errors
     /// It has something unknown, or lacks something.
     pub fn parse(device: &str, queues: u16, mtu: u16) -> Result<Settings, SettingsError> {
         let mut parts = device.split(',');
-        let name = parts.next().filter(|name| !name.is_empty()).ok_or(SettingsError::Name)?;
+        let name = parts.next().filter(|name| !name.is_empty() && !name.contains('\0'));
+        let name = name.ok_or(SettingsError::Name)?;
         let mut settings = Settings {
             name: name.to_owned(),
             role: Role::Client,
@@ -84,6 +92,7 @@ impl Settings {
             id: 0,
             buffer_size: 2048,
             log2_size: 10,
+            secret_file: None,
             secret: None,
             mac: random_mac(),
             trusted: false,
@@ -106,6 +115,19 @@ impl Settings {
         Ok(settings)
     }
 
+    /// Reads the secret from its file.
+    ///
+    /// # Errors
+    /// The file is not there, open to others, or holds no secret.
+    pub fn read_secret(mut self) -> Result<Settings, SettingsError> {
+        if let Some(file) = &self.secret_file {
+            let text = private_file::read(file)?;
+            let secret = Secret::new(text.trim_end().as_bytes());
+            self.secret = Some(secret.ok_or_else(|| SettingsError::SecretLength(file.clone()))?);
+        }
+        Ok(self)
+    }
+
     /// Octets of the longest frame.
     pub fn frame(&self) -> u32 {
         u32::from(self.mtu) + FRAME_HEADER
@@ -124,7 +146,12 @@ impl Settings {
                     _ => return Err(wrong("server or client")),
                 }
             }
-            "socket" => self.socket = PathBuf::from(value),
+            "socket" => {
+                if value.len() > MAX_SOCKET || value.contains('\0') {
+                    return Err(wrong("a path of up to 107 octets"));
+                }
+                self.socket = PathBuf::from(value);
+            }
             // Names without file have no access rights.
             "socket-abstract" if value == "no" => (),
             "socket-abstract" => return Err(wrong("only sockets with a file: no")),
@@ -137,11 +164,7 @@ impl Settings {
                 let size = value.parse().ok().filter(|size| (1..=MAX_LOG2_SIZE).contains(size));
                 self.log2_size = size.ok_or_else(|| wrong("1 to 14"))?;
             }
-            "secret-file" => {
-                let text = private_file::read(Path::new(value))?;
-                let secret = Secret::new(text.trim_end().as_bytes());
-                self.secret = Some(secret.ok_or_else(|| wrong("the file holds 1 to 24 octets"))?);
-            }
+            "secret-file" => self.secret_file = Some(PathBuf::from(value)),
             "mac" => {
                 self.mac = parse_mac(value).ok_or_else(|| wrong("an address such as 02:00:00:00:00:01"))?
             }
@@ -193,6 +216,7 @@ mod tests {
             id: 7,
             buffer_size: 4096,
             log2_size: 9,
+            secret_file: None,
             secret: None,
             mac: [2, 0, 0, 0, 10, 1],
             trusted: true,
@@ -207,7 +231,9 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
+        let long = format!("m,socket={}", "x".repeat(108));
         for (device, named) in [
+            (long.as_str(), "107 octets"),
             ("", "name"),
             (",socket=s", "name"),
             ("m", "socket="),
@@ -223,7 +249,8 @@ mod tests {
             ("m,socket=s,mac=02:00:00:00:00", "mac="),
             ("m,socket=s,trusted=maybe", "yes or no"),
             ("m,socket=s,socket-abstract=yes", "no"),
-            ("m,socket=s,secret-file=/nonexistent", "secret-file"),
+            ("m\0,socket=s", "name"),
+            ("m,socket=a\0b", "a path"),
             ("m,socket=s,rsize=14,bsize=65536", "1 GiB"),
             ("m,socket=s,rsize=1,bsize=64", "no room"),
         ] {
@@ -237,9 +264,15 @@ mod tests {
         let path = std::env::temp_dir().join(format!("godwit-memif-secret-{}", std::process::id()));
         private_file::create(&path, "hush\n").unwrap();
         let settings = parse(&format!("m,socket=s,secret-file={}", path.display())).unwrap();
-        assert!(settings.secret.unwrap().matches(&Secret::new(b"hush").unwrap()));
+        assert_eq!(settings.secret, None, "not read yet");
+        let read = || settings.clone().read_secret();
+        let secret = read().unwrap();
+        assert!(secret.secret.unwrap().matches(&Secret::new(b"hush").unwrap()));
+        assert!(!format!("{secret:?}").contains("hush"));
         private_file::replace(&path, &"x".repeat(25)).unwrap();
-        assert!(parse(&format!("m,socket=s,secret-file={}", path.display())).is_err());
+        let error = read().unwrap_err().to_string();
+        assert!(error.contains("1 to 24 octets") && !error.contains("xx"), "{error}");
         std::fs::remove_file(path).unwrap();
+        assert!(read().unwrap_err().to_string().starts_with("secret-file: cannot read"));
     }
 }

@@ -2,12 +2,13 @@
 //! ones.
 //!
 //! The MTU of an interface with tunnels is that of the device with the UPF's address at the start, or the configured one
-//! with DPDK. The headers of a tunnel reduce it: outer IP, UDP, and GTP-U with a PDU Session Container.
+//! of a link that the kernel does not know. The headers of a tunnel reduce it: outer IP, UDP, and GTP-U with a PDU Session
+//! Container.
 
 use std::net::IpAddr;
 
 use super::mtu::Router;
-use crate::interface::{Backend, InterfaceConfig, Role};
+use crate::interface::{Backend, Role};
 use crate::interfaces::{Interface, Interfaces, MAX_INTERFACES};
 
 /// Octets of UDP and GTP-U with extension header and a container of one word.
@@ -100,7 +101,7 @@ fn find(interface: &Interface) -> Link {
     let Some(dnn) = &interface.dnn else {
         let address = interface.local().ip();
         let mtu = match config.backend {
-            Backend::Dpdk => configured(config),
+            Backend::Dpdk | Backend::Memif => config.link_mtu().into(),
             Backend::Kernel | Backend::AfXdp => known(net::link::mtu_at(address), interface.name()),
         };
         return Link::of_tunnels(mtu, address);
@@ -108,7 +109,7 @@ fn find(interface: &Interface) -> Link {
     let mtu = match config.backend {
         Backend::Kernel => u32::MAX,
         Backend::AfXdp => known(net::link::mtu_of(config.device()).map(Some), interface.name()) as u32,
-        Backend::Dpdk => configured(config) as u32,
+        Backend::Dpdk | Backend::Memif => config.link_mtu().into(),
     };
     let (v4, v6) = (dnn.gateway_v4().map(|own| own.address()), dnn.gateway_v6().map(|own| own.address()));
     let router = Router {
@@ -116,10 +117,6 @@ fn find(interface: &Interface) -> Link {
         ipv6: v6.and_then(|address| if let IpAddr::V6(address) = address { Some(address) } else { None }),
     };
     Link { mtu, clamp: dnn.mtu, router }
-}
-
-fn configured(interface: &InterfaceConfig) -> usize {
-    interface.mtu.map_or(DEFAULT_MTU, usize::from)
 }
 
 fn known(mtu: std::io::Result<Option<u32>>, link: &str) -> usize {

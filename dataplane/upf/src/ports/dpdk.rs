@@ -1,29 +1,15 @@
-//! Interfaces with the backend `dpdk`: devices that only the UPF uses, without the kernel.
-//!
-//! Addresses, routers, VLAN and MTU are those of the configuration; the UPF itself does ARP and neighbour
-//! discovery and answers pings ([`Resolver`]). A device is served through one queue, and so by one worker,
-//! because only the queue that receives the answers of neighbours knows these. Packets that the N4 task sends
-//! into tunnels leave through that worker ([`outbox`]).
+//! Interfaces with the backend `dpdk`: devices that only the UPF uses, without the kernel ([`Own`]).
 
-use std::net::SocketAddr;
-
-use pktio::Port;
-use pktio::capture::{Tap, Tapped};
+use pktio::capture::Tap;
 use pktio::dpdk::eal::{self, HugePages};
 use pktio::dpdk::{DpdkPort, Settings};
-use pktio::outbox::{self, Outbox};
-use pktio::stack::Neighbours;
-use pktio::stack::ip::IpStack;
-use pktio::stack::resolver::Resolver;
-use pktio::stack::udp::UdpStack;
 
 use super::PortError;
+use super::own::Own;
 use crate::config::Config;
 use crate::interface::{Backend, DpdkConfig, InterfaceConfig};
-use crate::interfaces::Interfaces;
+use crate::interfaces::{Interface, Interfaces};
 
-/// MTU of a link without configured MTU.
-const MTU: u16 = 1500;
 /// Buffers of a zero-copy memif, which loses up to 2,048 of them each time that its peer goes away (see
 /// `pktio::dpdk::port`): enough for six times.
 const BUFFERS_TO_LOSE: u32 = 16_383;
@@ -38,7 +24,7 @@ pub fn start(config: &Config, interfaces: &Interfaces) -> Result<(), PortError> 
         return Ok(());
     }
     let options = options(&config.dpdk, devices());
-    eal::start_with(&options).map_err(|error| PortError::Dpdk {
+    eal::start_with(&options).map_err(|error| PortError::Device {
         place: "upf.dpdk".to_owned(),
         error: error.to_string(),
         hint: "`upf.dpdk: {huge_pages: false}` needs no preparation of the machine; `godwit doctor` tells \
@@ -68,47 +54,22 @@ fn physical(device: &str) -> Option<&str> {
     address.contains(':').then_some(address)
 }
 
-fn open_device(
-    place: &str,
-    config: &InterfaceConfig,
-    tap: Option<Tap>,
-) -> Result<(Tapped<DpdkPort>, Neighbours), PortError> {
+/// Opens an interface.
+pub fn open(interface: &Interface, tap: Option<Tap>) -> Result<Own, PortError> {
+    let (place, config) = (&interface.place, &interface.config);
     let device = config.device();
     let buffers = if device.contains("zero-copy=yes") { BUFFERS_TO_LOSE } else { 0 };
-    let settings = Settings { mtu: config.mtu.unwrap_or(MTU), buffers, ..Settings::default() };
+    let settings = Settings { mtu: config.link_mtu(), buffers, ..Settings::default() };
     let hint = match physical(device) {
         Some(_) => "bind the card to vfio-pci: dpdk-devbind.py --bind vfio-pci ADDRESS",
         None => {
             "a device of software is named by its driver and a number, such as net_memif0 or net_af_packet0"
         }
     };
-    let error = |error: String| PortError::Dpdk { place: place.to_owned(), error, hint };
+    let error = |error: String| PortError::Device { place: place.clone(), error, hint };
     let mut ports = DpdkPort::open(device, &settings).map_err(|reason| error(reason.to_string()))?;
     let port = ports.pop().ok_or_else(|| error("the device has no queue".to_owned()))?;
-    let resolver = Resolver::new(&config.addresses, &config.gateways);
-    Ok((Tapped::new(port, tap), Neighbours::Own(Box::new(resolver))))
-}
-
-/// Opens an interface with tunnels; also returns the outbox through which others send.
-pub fn tunnels(
-    place: &str,
-    config: &InterfaceConfig,
-    local: SocketAddr,
-    tap: Option<Tap>,
-) -> Result<(Box<dyn Port>, Outbox), PortError> {
-    let (port, neighbours) = open_device(place, config, tap)?;
-    let stack = UdpStack::new(port, local, config.vlan, neighbours)
-        .map_err(|error| PortError::Routing { place: place.to_owned(), error })?;
-    let (shared, outbox) = outbox::share(stack);
-    Ok((Box::new(shared), outbox))
-}
-
-/// Opens an interface of a data network.
-pub fn network(place: &str, config: &InterfaceConfig, tap: Option<Tap>) -> Result<Box<dyn Port>, PortError> {
-    let (port, neighbours) = open_device(place, config, tap)?;
-    let stack = IpStack::new(port, config.vlan, neighbours)
-        .map_err(|error| PortError::Routing { place: place.to_owned(), error })?;
-    Ok(Box::new(stack))
+    Own::new(port, interface, tap)
 }
 
 #[cfg(test)]

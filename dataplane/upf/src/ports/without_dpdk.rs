@@ -1,15 +1,11 @@
 //! Replaces `dpdk` in a program that was built without DPDK.
 
-use std::net::SocketAddr;
-
-use pktio::Port;
 use pktio::capture::Tap;
-use pktio::outbox::Outbox;
 
 use super::PortError;
+use super::own::Own;
 use crate::config::Config;
-use crate::interface::InterfaceConfig;
-use crate::interfaces::Interfaces;
+use crate::interfaces::{Interface, Interfaces};
 
 /// Nothing to start.
 pub fn start(_: &Config, _: &Interfaces) -> Result<(), PortError> {
@@ -17,16 +13,6 @@ pub fn start(_: &Config, _: &Interfaces) -> Result<(), PortError> {
 }
 
 /// Always an error.
-pub fn tunnels(
-    place: &str,
-    _: &InterfaceConfig,
-    _: SocketAddr,
-    _: Option<Tap>,
-) -> Result<(Box<dyn Port>, Outbox), PortError> {
-    Err(PortError::NotBuilt { place: place.to_owned() })
-}
-
-/// Always an error.
-pub fn network(place: &str, _: &InterfaceConfig, _: Option<Tap>) -> Result<Box<dyn Port>, PortError> {
-    Err(PortError::NotBuilt { place: place.to_owned() })
+pub fn open(interface: &Interface, _: Option<Tap>) -> Result<Own, PortError> {
+    Err(PortError::NotBuilt { place: interface.place.clone() })
 }
