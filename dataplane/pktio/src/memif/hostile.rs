@@ -256,32 +256,45 @@ fn region(raw: &Raw, size: u64, fd: OwnedFd) {
     raw.send(Message::AddRegion(AddRegion { index: 0, size }), &[fd.as_fd()]);
 }
 
-/// A descriptor's flags are those of the open file, which the peer has too: it may make reads of the bell block, and empty it
-/// before they come.
+/// The flags of a descriptor are those of the open file, which the peer has too: it can make reads of the bell block, and empty
+/// the bell before they come.
 #[test]
 fn a_client_cannot_make_a_receiver_wait_for_its_bell() {
+    const ROUNDS: usize = 2000;
     let _alone = alone();
     let path = SocketPath::new();
     let mut server = path.open("server", "");
     let client = Client::connect(&path.0);
     wait_for("connection", || server.is_up());
-    for bell in &client.bells {
-        fcntl(bell, FcntlArg::F_SETFL(nix::fcntl::OFlag::empty())).unwrap();
-    }
-    let (rounds, received) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
+    fcntl(&client.bells[0], FcntlArg::F_SETFL(nix::fcntl::OFlag::empty())).unwrap();
+    let (round, rounds) = std::sync::mpsc::channel();
+    let receiver = std::thread::spawn(move || {
         let (mut vector, mut poller) = (Vector::new(4, 100), crate::poll::Poller::new().unwrap());
         poller.add(server.fd().unwrap(), 0).unwrap();
-        for _ in 0..2000 {
+        for _ in 0..ROUNDS {
             poller.wait(Some(1), |_| ()).unwrap();
-            rounds.send(server.receive(&mut vector).unwrap()).unwrap();
+            round.send(server.receive(&mut vector).unwrap()).unwrap();
         }
     });
-    for _ in 0..2000 {
-        client.bells[0].write(1).unwrap();
-        assert_eq!(received.recv_timeout(Duration::from_secs(10)), Ok(0), "the receiver still runs");
-        client.bells[0].read().unwrap();
-    }
+    let bell = &client.bells[0];
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                bell.read().unwrap();
+            }
+        });
+        let received: Vec<_> = (0..ROUNDS)
+            .map_while(|_| {
+                bell.write(1).unwrap();
+                rounds.recv_timeout(Duration::from_secs(10)).ok()
+            })
+            .collect();
+        stop.store(true, Relaxed);
+        bell.write(1).unwrap();
+        assert!(received == [0; ROUNDS], "the receiver stopped after {} rounds", received.len());
+    });
+    receiver.join().unwrap();
 }
 
 /// What a client sends on the control channel up to its memory.
