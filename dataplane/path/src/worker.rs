@@ -183,7 +183,7 @@ impl<G: Graph> Run<G> {
                 std::hint::spin_loop();
                 continue;
             }
-            if let Err(error) = self.sleep(deaf) {
+            if let Err(error) = self.sleep(deaf, now_ns) {
                 tracing::error!(%error, "a user plane worker cannot wait for packets; it looks for them");
                 net::time::sleep_thread(Duration::from_millis(1));
             }
@@ -193,19 +193,22 @@ impl<G: Graph> Run<G> {
     }
 
     /// Sleeps until an input has packets, somebody wakes the worker, or something is due.
-    fn sleep(&mut self, deaf: bool) -> io::Result<()> {
-        if deaf {
-            return self.poller.wait_for(NAP, |_| ()).map(drop);
-        }
-        // A port that could not send everything sends the rest when it is called again.
-        let timeout = if self.ports.iter().any(|port| port.unsent()) {
+    fn sleep(&mut self, deaf: bool, now_ns: u64) -> io::Result<()> {
+        let nap = if deaf {
+            Some(NAP)
+        } else if self.ports.iter().any(|port| port.unsent()) {
+            // A port that could not send everything sends the rest when it is called again.
             Some(RETRY)
-        } else if self.input_errors.iter().any(|errors| errors.suspended_until_ns.is_some()) {
-            Some(SUSPENSION)
         } else {
             None
         };
-        self.poller.wait(timeout.map(|timeout| timeout.as_millis() as u16), |_| ()).map(drop)
+        let due_ns = self.input_errors.iter().filter_map(|errors| errors.suspended_until_ns).min();
+        let due = due_ns.map(|due_ns| between(now_ns, due_ns));
+        match nap.into_iter().chain(due).min() {
+            Some(timeout) => self.poller.wait_for(timeout, |_| ()),
+            None => self.poller.wait(None, |_| ()),
+        }
+        .map(drop)
     }
 
     /// Whether an input is not to be read at present. When its time is over, the worker waits for it again.

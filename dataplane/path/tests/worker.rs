@@ -1,16 +1,18 @@
 //! Workers with a small graph between memory ports: order, panics, waking.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use net::time;
 use path::{Graph, Ports, Worker};
 use pktio::memory::{self, Wire};
 use pktio::poll::Waker;
-use pktio::{Pool, Slab, VECTOR, Vector};
+use pktio::{Pool, Port, Sent, Slab, VECTOR, Vector};
 
 const PACKET: usize = 256;
 
@@ -159,4 +161,54 @@ fn a_woken_worker_takes_its_turn() {
     }
     assert!(world.seen.turns.load(Relaxed) > before);
     world.worker.stop();
+}
+
+/// Always readable, and every reading is an error.
+struct Broken {
+    socket: UdpSocket,
+    readings: Arc<Mutex<Vec<Instant>>>,
+}
+
+impl Port for Broken {
+    fn receive(&mut self, _: &mut Vector) -> io::Result<usize> {
+        self.readings.lock().unwrap().push(time::now_std());
+        Err(io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn transmit(&mut self, _: &mut Vector, _: &[u16]) -> Sent {
+        Sent::default()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+}
+
+/// A worker that is woken meanwhile does not begin the time again.
+#[test]
+fn an_input_with_errors_is_read_again_after_a_second() {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.send_to(&[0], socket.local_addr().unwrap()).unwrap();
+    let readings = Arc::<Mutex<Vec<Instant>>>::default();
+    let broken = Broken { socket, readings: Arc::clone(&readings) };
+    let (slab, seen) = (Slab::new(2 * VECTOR, PACKET), Arc::<Seen>::default());
+    let home = slab as Arc<dyn Pool>;
+    let graph = Crossing { copies: Vector::of(&home), home, seen: Arc::clone(&seen) };
+    let worker = Worker::start("broken", graph, vec![Box::new(broken)], vec![0], Duration::ZERO).unwrap();
+    let waker = seen.waker.lock().unwrap().clone().unwrap();
+    let wait_for = |count: usize| {
+        let deadline = time::now_std() + Duration::from_secs(20);
+        while readings.lock().unwrap().len() < count {
+            assert!(time::now_std() < deadline, "{count} readings");
+            time::sleep_thread(Duration::from_millis(1));
+        }
+    };
+    wait_for(64);
+    time::sleep_thread(Duration::from_millis(700));
+    waker.wake();
+    wait_for(65);
+    let readings = readings.lock().unwrap();
+    let pause = readings[64].duration_since(readings[63]);
+    assert!((1000..1500).contains(&pause.as_millis()), "{pause:?}");
+    drop(worker);
 }
