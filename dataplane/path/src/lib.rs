@@ -40,9 +40,11 @@ pub trait Graph: Send {
     fn process(&mut self, input: usize, vector: &mut Vector, now_ns: u64, ports: &mut Ports);
 
     /// Does what is due between vectors: commands of others, timers. Called once per round over the interfaces, and
-    /// after each sleep.
-    fn turn(&mut self, now_ns: u64, ports: &mut Ports) {
+    /// after each sleep. Returns when the next turn is due if nothing else wakes the worker: a time later than `now_ns`, or
+    /// the worker does not sleep.
+    fn turn(&mut self, now_ns: u64, ports: &mut Ports) -> Option<u64> {
         let _ = (now_ns, ports);
+        None
     }
 
     /// Makes the graph ready for the next vector after a panic, which cost `lost` packets.

@@ -1,8 +1,8 @@
 //! Worker threads: each receives vectors from its inputs and runs them through its graph.
 //!
 //! A worker polls while there is traffic. When nothing has come for a while ([`Patience`]), it sleeps until an
-//! input has packets or somebody [wakes](pktio::poll::Waker) it. Inputs that cannot wake a thread, such as DPDK's, are
-//! looked at between naps of [`NAP`].
+//! input has packets, somebody [wakes](pktio::poll::Waker) it, or its graph's next turn is due. Inputs that cannot wake
+//! a thread, such as DPDK's, are looked at between naps of [`NAP`].
 //!
 //! A worker ends only when it is told to, as otherwise the packets of a direction would be lost silently. A
 //! panic costs the current vector. An input with errors is not read for a while and then tried again.
@@ -33,7 +33,7 @@ const NAP: Duration = Duration::from_micros(220);
 const RETRY: Duration = Duration::from_millis(1);
 /// Errors in a row after which an input is not read for a while: otherwise its worker would spin.
 const MAX_ERRORS: usize = 64;
-/// How long such an input is not read.
+/// How long such an input is not read, and time to the next turn after one that ended by a panic.
 const SUSPENSION: Duration = Duration::from_secs(1);
 
 /// Time between two readings of the clock.
@@ -168,9 +168,11 @@ impl<G: Graph> Run<G> {
             let now_ns = net::time::now_ns();
             last_poll_ns = now_ns;
             let turn = AssertUnwindSafe(|| self.graph.turn(now_ns, &mut self.ports));
-            if catch_unwind(turn).is_err() {
+            let next_turn_ns = catch_unwind(turn).unwrap_or_else(|_| {
                 self.failed(&mut vector);
-            }
+                // What is due may still be there.
+                Some(now_ns + SUSPENSION.as_nanos() as u64)
+            });
             if busy {
                 if let Some(woken_ns) = woken_ns.take() {
                     self.patience.slept(between(last_packet_ns, woken_ns));
@@ -183,7 +185,7 @@ impl<G: Graph> Run<G> {
                 std::hint::spin_loop();
                 continue;
             }
-            if let Err(error) = self.sleep(deaf, now_ns) {
+            if let Err(error) = self.sleep(deaf, now_ns, next_turn_ns) {
                 tracing::error!(%error, "a user plane worker cannot wait for packets; it looks for them");
                 net::time::sleep_thread(Duration::from_millis(1));
             }
@@ -193,7 +195,7 @@ impl<G: Graph> Run<G> {
     }
 
     /// Sleeps until an input has packets, somebody wakes the worker, or something is due.
-    fn sleep(&mut self, deaf: bool, now_ns: u64) -> io::Result<()> {
+    fn sleep(&mut self, deaf: bool, now_ns: u64, next_turn_ns: Option<u64>) -> io::Result<()> {
         let nap = if deaf {
             Some(NAP)
         } else if self.ports.iter().any(|port| port.unsent()) {
@@ -202,8 +204,8 @@ impl<G: Graph> Run<G> {
         } else {
             None
         };
-        let due_ns = self.input_errors.iter().filter_map(|errors| errors.suspended_until_ns).min();
-        let due = due_ns.map(|due_ns| between(now_ns, due_ns));
+        let suspended = self.input_errors.iter().filter_map(|errors| errors.suspended_until_ns);
+        let due = suspended.chain(next_turn_ns).min().map(|due_ns| between(now_ns, due_ns));
         match nap.into_iter().chain(due).min() {
             Some(timeout) => self.poller.wait_for(timeout, |_| ()),
             None => self.poller.wait(None, |_| ()),

@@ -29,6 +29,9 @@ struct Seen {
     lost: AtomicUsize,
     turns: AtomicUsize,
     waker: Mutex<Option<Waker>>,
+    /// Something to do at this time, and when it was done.
+    due_ns: Mutex<Option<u64>>,
+    done_ns: Mutex<Option<u64>>,
 }
 
 impl Graph for Crossing {
@@ -47,8 +50,14 @@ impl Graph for Crossing {
         ports[1 - input].transmit(vector, &all);
     }
 
-    fn turn(&mut self, _: u64, _: &mut Ports) {
+    fn turn(&mut self, now_ns: u64, _: &mut Ports) -> Option<u64> {
         self.seen.turns.fetch_add(1, Relaxed);
+        let mut due = self.seen.due_ns.lock().unwrap();
+        if due.is_some_and(|due_ns| due_ns <= now_ns) {
+            *due = None;
+            *self.seen.done_ns.lock().unwrap() = Some(now_ns);
+        }
+        *due
     }
 
     fn recover(&mut self, lost: usize) {
@@ -210,5 +219,49 @@ fn an_input_with_errors_is_read_again_after_a_second() {
     let readings = readings.lock().unwrap();
     let pause = readings[64].duration_since(readings[63]);
     assert!((1000..1500).contains(&pause.as_millis()), "{pause:?}");
+    drop(worker);
+}
+
+/// An input that never has packets and can wake a thread.
+struct Silent(UdpSocket);
+
+impl Port for Silent {
+    fn receive(&mut self, _: &mut Vector) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    fn transmit(&mut self, _: &mut Vector, _: &[u16]) -> Sent {
+        Sent::default()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
+}
+
+#[test]
+fn a_sleeping_worker_takes_the_turn_that_its_graph_asks_for() {
+    let seen = Arc::<Seen>::default();
+    let home = Slab::new(2 * VECTOR, PACKET) as Arc<dyn Pool>;
+    let graph = Crossing { copies: Vector::of(&home), home, seen: Arc::clone(&seen) };
+    let silent = Silent(UdpSocket::bind("127.0.0.1:0").unwrap());
+    let worker = Worker::start("silent", graph, vec![Box::new(silent)], vec![0], Duration::ZERO).unwrap();
+    let waker = seen.waker.lock().unwrap().clone().unwrap();
+    for ms in [1, 7, 300] {
+        let due_ns = time::now_ns() + ms * 1_000_000;
+        *seen.due_ns.lock().unwrap() = Some(due_ns);
+        waker.wake();
+        let before = seen.turns.load(Relaxed);
+        let deadline = time::now_std() + Duration::from_secs(20);
+        let done_ns = loop {
+            if let Some(done_ns) = seen.done_ns.lock().unwrap().take() {
+                break done_ns;
+            }
+            assert!(time::now_std() < deadline, "{ms} ms: no turn");
+            time::sleep_thread(Duration::from_millis(1));
+        };
+        assert!(done_ns >= due_ns && done_ns < due_ns + 500_000_000, "{ms} ms: {}", done_ns - due_ns);
+        assert!(seen.turns.load(Relaxed) - before < 100, "it slept");
+    }
     drop(worker);
 }

@@ -107,7 +107,8 @@ impl World {
         loop {
             let received = self.ports[input].receive(&mut self.batch).unwrap();
             if received == 0 {
-                return self.pipeline.turn(self.now_ns, &mut self.ports);
+                self.pipeline.turn(self.now_ns, &mut self.ports);
+                return;
             }
             self.pipeline.process(input, &mut self.batch, self.now_ns, &mut self.ports);
         }

@@ -33,9 +33,9 @@ use telemetry::DropReason;
 use tokio::sync::{mpsc, watch};
 use upf::interface::Role;
 use upf::n4::Wiring;
-use upf::pipeline::Event;
 use upf::pipeline::links::{Link, Links};
 use upf::pipeline::mtu::Router;
+use upf::pipeline::{Event, Graph};
 use upf::tables::Tables;
 use world::*;
 
@@ -450,6 +450,26 @@ fn damaged_packets_survive_redirection_and_fragmentation() {
         world.downlink(&down);
         assert_eq!(world.n3.take(), [down_gpdu(&down)]);
     }
+}
+
+/// The control task reads its events late: they wait, and a worker that gets no packets tries again soon.
+#[test]
+fn events_that_find_no_room_are_sent_later() {
+    const EVENTS: usize = 20;
+    let (mut world, seid, ..) = World::with_session();
+    assert_eq!(world.pipeline.turn(world.now_ns, &mut world.ports), None);
+    for _ in 0..EVENTS {
+        world.modify(seid, &update_far(2, ApplyAction::DROP | ApplyAction::NOCP));
+        world.downlink(&udp(SERVER_V4.into(), UE_V4.into(), b"x"));
+    }
+    let mut events = Vec::new();
+    while let Some(due_ns) = world.pipeline.turn(world.now_ns, &mut world.ports) {
+        assert!((1..=10_000_000).contains(&(due_ns - world.now_ns)), "{due_ns}");
+        world.now_ns = due_ns;
+        events.push(world.events.try_recv().unwrap());
+    }
+    events.extend(std::iter::from_fn(|| world.events.try_recv().ok()));
+    assert_eq!(events, vec![Event::DownlinkData { seid, pdr: 2 }; EVENTS]);
 }
 
 #[test]

@@ -143,8 +143,14 @@ fn what_never_gets_its_first_fragment_is_dropped_in_time() {
     let parts = fragments(SERVER_V4.into(), UE_V4.into(), 7, PORT);
     world.downlink(&parts[1]);
     assert!(received(&world).is_empty());
-    world.now_ns += 4 * SECOND_NS;
-    world.pipeline.turn(world.now_ns, &mut world.ports);
+    // A worker that sleeps meanwhile learns when it has to look.
+    let came_ns = world.now_ns;
+    world.now_ns += SECOND_NS;
+    let due_ns = world.pipeline.turn(world.now_ns, &mut world.ports).unwrap();
+    assert!((came_ns + 2 * SECOND_NS..=came_ns + 4 * SECOND_NS).contains(&due_ns), "{due_ns}");
+    assert_eq!(world.pipeline.turn(due_ns - 1, &mut world.ports), Some(due_ns));
+    assert_eq!(world.drops(DropReason::FragmentOverflow), 0);
+    assert_eq!(world.pipeline.turn(due_ns, &mut world.ports), None);
     world.assert_only_dropped(DropReason::FragmentOverflow, 1);
     // Fragments for unknown UEs are not kept.
     let foreign = fragments(SERVER_V4.into(), [10, 45, 9, 9].into(), 7, PORT);

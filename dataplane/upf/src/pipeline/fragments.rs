@@ -266,13 +266,20 @@ impl Fragments {
     /// Gives up packets whose time is over.
     pub fn expire(&mut self, now_ns: u64) {
         while let Some(oldest) = self.ages.first_entry() {
-            let waits = |partial: &Partial| partial.since_ns.saturating_add(LIFE_NS) > now_ns;
+            let waits = |partial: &Partial| partial.expiry_ns() > now_ns;
             if self.partials.get(oldest.get()).is_some_and(waits) {
                 return;
             }
             let name = oldest.remove();
             self.remove(&name);
         }
+    }
+
+    /// When the next packet's time is over.
+    #[inline]
+    pub fn next_expiry_ns(&self) -> Option<u64> {
+        let (_, oldest) = self.ages.first_key_value()?;
+        self.partials.get(oldest).map(Partial::expiry_ns)
     }
 
     /// Makes room for another fragmented packet, unless its session or the worker has too many.
@@ -341,6 +348,11 @@ fn name(origin: Origin, flow: &Flow, part: &Fragment) -> Name {
 }
 
 impl Partial {
+    /// When its time is over.
+    fn expiry_ns(&self) -> u64 {
+        self.since_ns.saturating_add(LIFE_NS)
+    }
+
     /// Notes the range of a fragment.
     fn add(&mut self, part: &Fragment) -> Result<(), DropReason> {
         let (from, to) = (part.offset, part.offset + part.length);

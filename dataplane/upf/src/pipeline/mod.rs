@@ -64,6 +64,8 @@ const EXTRA: usize = 256;
 const CHUNKS: usize = EXTRA + 12 * VECTOR;
 /// Most events that are kept while the control task has no room.
 const UNSENT: usize = 65_536;
+/// When these are tried again while no packets come.
+const EVENT_RETRY_NS: u64 = 1_000_000;
 
 /// An event from the packets for the control task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -262,8 +264,8 @@ impl Graph for Pipeline {
     }
 
     /// Carries out the N4 task's commands: releases or discards buffered packets. A worker calls it once per
-    /// round.
-    fn turn(&mut self, now_ns: u64, ports: &mut Ports) {
+    /// round, and when an event can be tried again or fragments have waited too long.
+    fn turn(&mut self, now_ns: u64, ports: &mut Ports) -> Option<u64> {
         self.count_losses(ports);
         if let Some(closed) = self.guard.closed(&self.closed) {
             self.closed = closed;
@@ -274,18 +276,11 @@ impl Graph for Pipeline {
         if !self.fragments.is_empty() {
             self.expire_fragments(now_ns);
         }
-        if !self.mailbox.is_waiting() {
-            return;
+        if self.mailbox.is_waiting() {
+            self.obey(now_ns, ports);
         }
-        for command in self.mailbox.take() {
-            match command {
-                Command::Release(seid) => self.release(seid, now_ns, ports),
-                Command::Discard(seid) => {
-                    let dropped = self.held.discard(seid);
-                    self.stats[self.worker].drops.count_n(DropReason::FarDrop, dropped);
-                }
-            }
-        }
+        let retry_ns = (!self.unsent.is_empty()).then_some(now_ns + EVENT_RETRY_NS);
+        retry_ns.into_iter().chain(self.fragments.next_expiry_ns()).min()
     }
 
     /// Prepares the pipeline for the next batch after a batch of `lost` packets ended by a panic: replaces the
@@ -508,6 +503,19 @@ impl Pipeline {
             && self.unsent.len() < UNSENT
         {
             self.unsent.push(event);
+        }
+    }
+
+    #[cold]
+    fn obey(&mut self, now_ns: u64, ports: &mut Ports) {
+        for command in self.mailbox.take() {
+            match command {
+                Command::Release(seid) => self.release(seid, now_ns, ports),
+                Command::Discard(seid) => {
+                    let dropped = self.held.discard(seid);
+                    self.stats[self.worker].drops.count_n(DropReason::FarDrop, dropped);
+                }
+            }
         }
     }
 
