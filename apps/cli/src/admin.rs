@@ -98,6 +98,9 @@ enum UpfVerb {
     },
     /// Sessions of the UPF.
     Sessions(SocketArg),
+    /// The nodes of the packet path: packets per call, nanoseconds per packet, drops, and where packets go next.
+    #[command(long_about = GRAPH)]
+    Graph(SocketArg),
 }
 
 /// Options of `godwit status`.
@@ -151,7 +154,31 @@ pub fn upf(args: &UpfArgs) -> anyhow::Result<ExitCode> {
             let columns = ["seid", "smf", "ipv4", "ipv6", "uplink_packets", "downlink_packets"];
             list(socket, "upf", "/sessions", &columns, "the UPF holds no session")
         }
+        UpfVerb::Graph(socket) => graph(socket),
     }
+}
+
+const GRAPH: &str = "\
+    The nodes of the packet path, in order: how often each ran, with how many packets, how long it took, which packets \
+    ended there, and where the others go next. A vector of packets goes the straight way (receive, parse, look_up, \
+    execute, transmit) in one piece; the other nodes are for packets that need more.\n\n\
+    Times are those of one vector in 64. Nodes without a time work packet by packet inside the node before them, and \
+    their time is in that node's.";
+
+/// Lists the nodes of the packet path, in the order of the graph.
+fn graph(socket: &SocketArg) -> anyhow::Result<ExitCode> {
+    const COLUMNS: [&str; 7] =
+        ["node", "calls", "packets", "packets_per_call", "ns_per_packet", "drops", "next"];
+    let answer = match ask(socket, "upf", "GET", "/graph")? {
+        Ok(answer) => answer,
+        Err(code) => return Ok(code),
+    };
+    let mut table = Table::new(&COLUMNS);
+    for row in rows(&answer) {
+        table.row(COLUMNS.map(|column| row.get(column).map(compact).unwrap_or_default()));
+    }
+    output::listing(socket.format, &answer, &table, "the UPF has no graph")?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `godwit status`: whether each NF of this machine runs and is registered. Exit code 4 if none runs.

@@ -316,11 +316,15 @@ impl Core {
 
 /// The administration routes of `godwit upf …`.
 fn upf_oam(upf: upf::Handle) -> nf::Oam {
-    let (stats, sessions, status) = (upf.clone(), upf.clone(), upf);
+    let (stats, graph, sessions, status) = (upf.clone(), upf.clone(), upf.clone(), upf);
     nf::Oam::new()
         .get("/stats", move |_| {
             let stats = stats.stats();
             async move { Ok(stats) }
+        })
+        .get("/graph", move |_| {
+            let graph = graph.graph();
+            async move { Ok(graph) }
         })
         .get("/sessions", move |_| {
             let upf = sessions.clone();

@@ -11,6 +11,7 @@ use classifier::Rule;
 use packet::gtpu;
 use pktio::{Port, Sent, Vector};
 use tokio::sync::mpsc;
+use upf::pipeline::graph::Way;
 use upf::pipeline::guard::Guard;
 use upf::pipeline::{Event, Graph, Pipeline, Ports, Worker};
 use upf::plan::{
@@ -23,6 +24,10 @@ use upf::tables::{Held, Tables, Writer};
 
 use super::subscriber::{CP, QFI, RATE_KBPS, Subscriber, UPF};
 use super::users::Traffic;
+
+/// The stages of the straight way.
+const STAGES: [(&str, Way); 4] =
+    [("parse", Way::Parse), ("look_up", Way::LookUp), ("execute", Way::Execute), ("transmit", Way::Transmit)];
 
 /// How long a worker polls before it sleeps, as for a worker with its own core.
 #[cfg(feature = "dpdk")]
@@ -43,6 +48,8 @@ pub(super) struct World {
     pub(super) teids: Vec<u32>,
     /// Growth of the process's memory while the sessions were published.
     pub(super) bytes: u64,
+    /// Time spent in the stages before the present measurement.
+    timed_before: [u64; 4],
     _events: mpsc::Receiver<Event>,
 }
 
@@ -156,6 +163,7 @@ impl World {
             sent,
             teids,
             bytes,
+            timed_before: [0; 4],
             _events: events,
         })
     }
@@ -199,20 +207,21 @@ impl World {
         std::mem::take(&mut *self.sent.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Starts measuring the time of each stage, which itself takes some time.
+    /// Starts measuring the time of each stage in every vector, which itself takes some time.
     pub(super) fn time_stages(&mut self) {
         self.pipeline.time_stages();
+        self.timed_before = self.timed();
+    }
+
+    /// Nanoseconds spent in the stages so far.
+    fn timed(&self) -> [u64; 4] {
+        STAGES.map(|(_, stage)| self.stats[0].nodes[stage as usize].get().timed_ns)
     }
 
     /// Nanoseconds spent in each stage since then.
     pub(super) fn stages(&self) -> [(&'static str, u64); 4] {
-        let times = self.pipeline.stage_times().unwrap_or_default();
-        [
-            ("parse", times.parse),
-            ("look_up", times.look_up),
-            ("execute", times.execute),
-            ("transmit", times.transmit),
-        ]
+        let (now, before) = (self.timed(), self.timed_before);
+        std::array::from_fn(|at| (STAGES[at].0, now[at] - before[at]))
     }
 
     /// Packets sent on N6 and N3.

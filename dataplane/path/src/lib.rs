@@ -12,9 +12,13 @@
 //!
 //! Interfaces have numbers, the positions of their ports in [`Ports`]. What a number means is up to the graph.
 //!
+//! A graph has *nodes*: the stages of its straight way, compiled into one another, and rare ways that some packets take. They
+//! say what they are ([`Node`]) and count what they do ([`NodeCounts`]); no packet goes through a table of them.
+//!
 //! Read [`Graph`], then [`worker`]. `examples/reflector.rs` is a whole node in sixty lines.
 #![forbid(unsafe_code)]
 
+pub mod nodes;
 pub mod outputs;
 pub mod worker;
 
@@ -23,6 +27,7 @@ use std::sync::Arc;
 use pktio::poll::Waker;
 use pktio::{Pool, Port, Vector};
 
+pub use nodes::{Node, NodeCounts, NodeTotals, Stopwatch};
 pub use outputs::Outputs;
 pub use worker::Worker;
 

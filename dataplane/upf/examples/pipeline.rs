@@ -12,6 +12,7 @@ use std::time::Duration;
 use classifier::{Filter, PortRange, Prefix, Rule, Side};
 use packet::gtpu::{PduSession, build_gpdu};
 use pktio::{Port, Sent, Vector};
+use upf::pipeline::graph::NODES;
 use upf::pipeline::guard::Guard;
 use upf::pipeline::{BATCH, Graph, PACKET, Pipeline, Ports};
 use upf::plan::*;
@@ -183,15 +184,11 @@ fn main() {
             }
             let each = spent.as_nanos() as f64 / count as f64;
             print!("{name:9} {each:6.1} ns per packet, {:5.2} Mpps", 1e3 / each);
-            if let Some(times) = pipeline.stage_times() {
-                let share = |ns: u64| ns as f64 / count as f64;
-                print!(
-                    "   parse {:.1}, look up {:.1}, execute {:.1}, transmit {:.1}",
-                    share(times.parse),
-                    share(times.look_up),
-                    share(times.execute),
-                    share(times.transmit)
-                );
+            for node in NODES.iter().zip(&stats[0].nodes).filter(|_| timed) {
+                let done = node.1.get();
+                if done.timed_packets > 0 {
+                    print!("   {} {:.1}", node.0.name, done.timed_ns as f64 / done.timed_packets as f64);
+                }
             }
             println!();
         }

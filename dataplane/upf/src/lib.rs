@@ -214,6 +214,11 @@ impl Handle {
         stats::json(&self.stats, &self.interfaces)
     }
 
+    /// `GET /graph`: what each node of the packet path has done.
+    pub fn graph(&self) -> Value {
+        pipeline::graph::json(&self.stats)
+    }
+
     /// `GET /sessions`: all sessions with addresses, tunnels and traffic. Empty once the UPF has stopped.
     pub async fn sessions(&self) -> Value {
         self.ask(Query::Sessions).await.unwrap_or_else(|| json!([]))

@@ -1,10 +1,12 @@
 //! Counters of the packet path and their JSON form.
 
+use path::NodeCounts;
 use serde_json::{Map, Value, json};
 use telemetry::DropReason;
 use telemetry::worker::{Directions, Drops, Single, Totals};
 
 use crate::interfaces::{Interface, Interfaces};
+use crate::pipeline::graph::WAYS;
 
 /// Counters of one worker, on cache lines of their own.
 #[derive(Debug, Default)]
@@ -15,6 +17,8 @@ pub struct WorkerStats {
     pub interfaces: Box<[Directions]>,
     /// Dropped packets by reason.
     pub drops: Drops,
+    /// What the nodes of the graph have done, in the order of [`NODES`](crate::pipeline::graph::NODES).
+    pub nodes: [NodeCounts; WAYS],
     /// GTP-U Echo Requests answered.
     pub echo_requests: Single,
     /// Error Indications sent.

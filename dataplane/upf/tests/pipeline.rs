@@ -49,6 +49,35 @@ fn uplink_loses_its_tunnel_and_downlink_gets_one() {
 }
 
 #[test]
+fn the_nodes_of_the_graph_count_what_they_do() {
+    let (mut world, _, teid, _) = World::with_session();
+    for n in 0..100u8 {
+        let packet = udp(UE_V4.into(), SERVER_V4.into(), &[n]);
+        world.n3.inject(&uplink_gpdu(if n % 10 == 9 { teid ^ 1 } else { teid }, &packet), gnb());
+    }
+    world.n3.inject(&Signalling::EchoRequest { sequence: 7 }.build(), gnb());
+    world.run(N3);
+    let graph = upf::pipeline::graph::json(&world.stats);
+    let node =
+        |name: &str| graph.as_array().unwrap().iter().find(|node| node["node"] == name).unwrap().clone();
+    for (name, packets) in [
+        ("receive", 101),
+        ("parse", 101),
+        ("signalling", 1),
+        ("fragments", 0),
+        ("look_up", 101),
+        ("execute", 101),
+        ("buffer", 0),
+        ("transmit", 101),
+    ] {
+        assert_eq!(node(name)["packets"], packets, "{name}: {graph}");
+    }
+    assert_eq!(node("look_up")["drops"], serde_json::json!({"unknown_teid": 10}));
+    assert_eq!((&node("receive")["calls"], &node("receive")["packets_per_call"]), (&2.into(), &50.5.into()));
+    assert_eq!(node("execute")["drops"], serde_json::json!({}));
+}
+
+#[test]
 fn batches_keep_order_and_mix_sessions() {
     let (mut world, _, teid, _) = World::with_session();
     for n in 0..100u8 {

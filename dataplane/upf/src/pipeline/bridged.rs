@@ -21,7 +21,7 @@ use pktio::{Pool, Vector};
 use telemetry::DropReason;
 
 use super::ethernet::View;
-use super::{BATCH, Event, Inside, Meta, Pipeline, Ports, Source, State, Verdict, Verdicts};
+use super::{BATCH, Event, Inside, Meta, Pipeline, Ports, Source, State, Verdict, Verdicts, Way};
 use crate::bridge::{Learnt, Mac, NETWORK};
 use crate::session::{self, Endpoint, Entry, Policy, Route, flag};
 use crate::state::Meter;
@@ -102,6 +102,7 @@ impl Pipeline {
         now_ns: u64,
     ) {
         let mut frames = std::mem::take(&mut self.frames);
+        self.count_way(Way::Bridge, frames.len());
         for at in frames.drain(..).map(usize::from) {
             self.look_up_frame(tables, inside, batch, at, &mut verdicts[at], now_ns);
         }
@@ -175,6 +176,7 @@ impl Pipeline {
         now_ns: u64,
         ports: &mut Ports,
     ) {
+        self.count_way(Way::Bridge, self.packets.len());
         let mut verdicts = [Verdict::NONE; BATCH];
         for (at, verdict) in verdicts.iter_mut().enumerate().take(self.packets.len()) {
             let meta = self.packets.metas[at];

@@ -11,7 +11,7 @@ use super::ethernet::View;
 use super::execute::further;
 use super::held::Waiting;
 use super::mtu::{self, Fit, Fragments};
-use super::{Event, Inside, NO_QFI, Pipeline, Source, State};
+use super::{Event, Inside, NO_QFI, Pipeline, Source, State, Way};
 use crate::session::{Endpoint, Entry, Policy, flag, kind};
 use crate::state::{Cells, Gauged};
 use crate::tables::{FarEnd, Receiver, Tables};
@@ -127,6 +127,7 @@ impl Pipeline {
 
     /// Answers a web request in the name of its server.
     fn redirect(&mut self, tables: &Tables, inside: &Inside<'_>, batch: &Vector, at: usize, entry: &Entry) {
+        self.count_way(Way::Redirect, 1);
         let mut scratch = std::mem::take(&mut self.scratch);
         let secret = tables.translations.secret();
         let answer = match tables.policy(inside, entry.teid) {
@@ -153,6 +154,7 @@ impl Pipeline {
         block: &[Endpoint],
         entry: &Entry,
     ) -> bool {
+        self.count_way(Way::Translate, 1);
         let result = if self.source.is_own() || entry.kind() == kind::BUFFER {
             Ok(())
         } else if entry.is(flag::UPLINK) {
@@ -215,6 +217,7 @@ impl Pipeline {
         entry: &Entry,
         now_ns: u64,
     ) -> bool {
+        self.count_way(Way::TooLong, 1);
         if entry.is(flag::FRAME) {
             // No ICMP message can ask a sender for shorter frames: the tunnel packet is fragmented, or the port
             // refuses it.
@@ -303,6 +306,7 @@ impl Pipeline {
     /// Buffers a packet, and tells the CP function of the first one if the rules ask for it.
     #[cold]
     pub(super) fn hold(&mut self, batch: &Vector, at: usize, endpoint: &Endpoint, entry: &Entry) {
+        self.count_way(Way::Buffer, 1);
         let (seid, meta) = (endpoint.seid(), &mut self.packets.metas[at]);
         let buffering = entry.kind() == kind::BUFFER;
         let most = if buffering { entry.teid as usize } else { 0 };
@@ -338,6 +342,7 @@ impl Pipeline {
         further: &Entry,
         length: usize,
     ) {
+        self.count_way(Way::Copy, 1);
         let packet = batch.frames()[at].packet();
         let packet = &packet[packet.len().saturating_sub(length)..];
         if further.kind() == kind::COPY_NETWORK {

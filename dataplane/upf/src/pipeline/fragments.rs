@@ -25,7 +25,7 @@ use pktio::{Frame, Vector};
 use telemetry::DropReason;
 
 use super::ethernet::View;
-use super::{Meta, NO_QFI, Pipeline, Ports, State};
+use super::{Meta, NO_QFI, Pipeline, Ports, State, Way};
 use crate::session::Route;
 
 /// Most fragmented packets of a worker.
@@ -402,6 +402,7 @@ impl Pipeline {
     #[cold]
     pub(super) fn assign_fragments(&mut self, batch: &Vector, now_ns: u64) {
         let mut fragmented = std::mem::take(&mut self.fragmented);
+        self.count_way(Way::Fragments, fragmented.len());
         let Some(mut reader) = self.reader.take() else { return };
         let tables = Arc::clone(&self.tables);
         let inside = reader.enter();

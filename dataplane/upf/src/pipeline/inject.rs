@@ -12,7 +12,7 @@
 use pktio::Vector;
 use telemetry::DropReason;
 
-use super::{Pipeline, Ports, Source, State, Verdicts};
+use super::{Pipeline, Ports, Source, State, Verdicts, Way};
 use crate::session::{flag, kind};
 use crate::tables::Tables;
 
@@ -64,6 +64,7 @@ impl Pipeline {
         for Injected { source, interface, batch } in all.iter_mut().filter(|all| !all.batch.is_empty()) {
             self.enter(*interface);
             self.source = *source;
+            self.count_way(Way::Inject, batch.len());
             self.begin(batch.len());
             self.parse_native(batch, now_ns);
             self.run(batch, now_ns, ports);

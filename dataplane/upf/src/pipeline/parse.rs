@@ -7,7 +7,7 @@ use packet::{ParseError, gtpu::Signalling, protocol};
 use pktio::{FrameMut, Vector};
 use telemetry::DropReason;
 
-use super::{Meta, NO_QFI, Pipeline, Source, State};
+use super::{Meta, NO_QFI, Pipeline, Source, State, Way};
 
 /// First octet of a G-PDU without options, and of one with extension headers only.
 const PLAIN: u8 = 0x30;
@@ -52,6 +52,7 @@ impl Pipeline {
             }
         };
         if packet.message_type() != message_type::G_PDU {
+            self.count_way(Way::Signalling, 1);
             self.packets.metas[i].state = self.signalling(&packet, *frame.peer);
             return false;
         }
