@@ -34,9 +34,8 @@ impl<T: Send + Sync + 'static> Cells<T> {
     /// The cell with this number; `None` where no value has ever been.
     #[inline(always)]
     fn cell(&self, number: usize) -> Option<&PlainPtr<T>> {
-        // SAFETY: a place in a chunk is valid, and aligned as the chunk is, until the chunks are dropped with `self`; zeros
-        // are a null pointer, and atomics may be shared.
-        unsafe { self.values.at(number).as_ref() }
+        // SAFETY: zeros are a null pointer, and atomics may be shared.
+        unsafe { self.values.get(number) }
     }
 
     /// The value with this number, borrowed for the lifetime of the guard.
@@ -70,7 +69,7 @@ impl<T> Drop for Cells<T> {
     fn drop(&mut self) {
         for number in 0..self.len {
             // SAFETY: as in `cell`.
-            let Some(cell) = (unsafe { self.values.at(number).as_ref() }) else { continue };
+            let Some(cell) = (unsafe { self.values.get(number) }) else { continue };
             let value = cell.load(Ordering::Acquire);
             if !value.is_null() {
                 // SAFETY: guards that see the value borrow the cells, so there are none; the pointer comes from a box.

@@ -1,7 +1,7 @@
 //! Memory in chunks that never move, mapped directly from the kernel.
 
 use std::marker::PhantomData;
-use std::ptr::null_mut;
+use std::ptr::{NonNull, null_mut};
 
 use crate::sync::{AtomicPtr, Ordering};
 
@@ -55,6 +55,18 @@ impl<T> Chunks<T> {
             }
             None => null_mut(),
         }
+    }
+
+    /// The value with this number; `None` when its chunk does not exist yet.
+    ///
+    /// # Safety
+    /// Zeros are a valid `T`, and nobody changes the value without `T`'s own means while the reference exists.
+    #[inline(always)]
+    pub(crate) unsafe fn get(&self, number: usize) -> Option<&T> {
+        let chunk = NonNull::new(self.chunks.get(number / Self::LEN)?.load(Ordering::Acquire))?;
+        // SAFETY: the place is within its chunk, which is aligned and stays until `self` is dropped; the caller vouches for
+        // the value.
+        Some(unsafe { chunk.add(number % Self::LEN).as_ref() })
     }
 
     /// Makes sure that the chunk with this number exists; `false` when it is somebody else's and has not been

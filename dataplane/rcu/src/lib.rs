@@ -197,9 +197,8 @@ impl<T: Copy + Send + Sync + 'static> Slots<T> {
     /// The slot with this number; `None` beyond the end and where no block has ever been.
     #[inline(always)]
     pub fn place(&self, index: usize) -> Option<Place<'_, T>> {
-        // SAFETY: a place in a chunk is valid, and aligned as the chunk is, until the chunks are dropped with `self`; all
-        // bit patterns are atomics, which may be shared.
-        let slot = unsafe { self.chunks.at(index).as_ref() }?;
+        // SAFETY: all bit patterns are atomics, which may be shared.
+        let slot = unsafe { self.chunks.get(index) }?;
         Some(Place { arena: &self.arena, slot })
     }
 

@@ -144,9 +144,8 @@ impl Lines {
     /// The line with this number, if [`Lines::grow_shared`] has been called for it.
     #[inline(always)]
     pub fn get(&self, number: u32) -> Option<&Line> {
-        // SAFETY: a place in a chunk is valid and aligned until the chunks are dropped with `self`. Every bit
-        // pattern is a valid atomic, and atomics may be shared.
-        unsafe { self.chunks.at(number as usize).as_ref() }
+        // SAFETY: every bit pattern is a valid atomic, and atomics may be shared.
+        unsafe { self.chunks.get(number as usize) }
     }
 
     /// Makes sure that the line with this number exists; `false` when there is no memory. For one thread at a
