@@ -35,6 +35,8 @@ use super::world::World;
 use super::{DEFAULT_SESSIONS, Run, Serve};
 use crate::machine;
 
+/// How long a worker polls before it sleeps, as for a worker with its own core.
+const POLL: Duration = Duration::from_secs(1);
 /// Time limit for the other side to start.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How often a waiting thread checks whether to stop.
@@ -113,7 +115,7 @@ pub(super) fn serve_ports<F: FramePort + 'static>(
                 Box::new(IpStack::new(n6, None, own(N6)?)?),
             ];
             // The worker's thread stays on this thread's core.
-            let _serving = world.serve(ports)?;
+            let _serving = world.serve(ports, POLL)?;
             while !stop() {
                 time::sleep_thread(GLANCE);
             }

@@ -18,6 +18,7 @@ mod distance;
 mod dpdk;
 mod ends;
 mod frames;
+mod idle;
 pub mod instructions;
 mod kernel;
 #[cfg(feature = "dpdk")]
@@ -51,6 +52,7 @@ const MPPS: Axes = Axes { x: "sessions", y: "packets per second and core", unit:
 const NS: Axes = Axes { x: "sessions", y: "time per packet", unit: "ns" };
 const US: Axes = Axes { x: "sessions", y: "one-way time", unit: "us" };
 const SHARE: Axes = Axes { x: "sessions", y: "lost", unit: "%" };
+const LOAD: Axes = Axes { x: "sessions", y: "share of a core", unit: "%" };
 const BYTES: Axes = Axes { x: "sessions", y: "memory of the data plane", unit: "B/session" };
 const STALL: Axes = Axes { x: "sessions", y: "time of a batch", unit: "us" };
 const DISTANCE: Axes = Axes { x: "sessions", y: "time of a cache line between the cores", unit: "ns" };
@@ -214,6 +216,8 @@ pub enum Part {
     Changes,
     /// Session establishments over N4.
     N4,
+    /// A worker without packets, and the first packet after a pause.
+    Idle,
     /// Kernel sockets and TUN.
     Kernel,
     /// AF_XDP.
@@ -266,6 +270,9 @@ pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
     }
     if wanted(Part::N4) {
         run.part("N4", |run| n4::run(run, other));
+    }
+    if wanted(Part::Idle) {
+        run.part("without packets", |run| idle::run(run, other));
     }
     if wanted(Part::Kernel) {
         for sessions in run.plan.network_sessions.clone() {

@@ -42,6 +42,7 @@ pub(super) fn write(results: &Results, experiment: &mut Experiment) {
     summary.users();
     summary.changes();
     summary.n4();
+    summary.idle();
     summary.kernel();
     for backend in FRAMES {
         summary.frames(backend);
@@ -90,6 +91,12 @@ impl Summary<'_> {
             (format!("{backend}_ns_over_bare{suffix}"), format!("{backend}.over_bare.{path}.64.ns"));
         self.add(name.clone(), self.median(&series));
         self.by_sessions(&name, &series);
+    }
+
+    /// A worker whose inputs cannot wake it.
+    fn idle(&mut self) {
+        self.add("idle_cpu_pct".to_owned(), self.median("idle.cpu"));
+        self.add("idle_first_packet_us".to_owned(), self.median("idle.first_packet"));
     }
 
     fn pipeline(&mut self) {

@@ -29,10 +29,6 @@ use super::users::Traffic;
 const STAGES: [(&str, Way); 4] =
     [("parse", Way::Parse), ("look_up", Way::LookUp), ("execute", Way::Execute), ("transmit", Way::Transmit)];
 
-/// How long a worker polls before it sleeps, as for a worker with its own core.
-#[cfg(feature = "dpdk")]
-const POLL: net::time::Duration = net::time::Duration::from_secs(1);
-
 /// Seed of the TEIDs.
 const SEED: u64 = 5;
 
@@ -54,7 +50,6 @@ pub(super) struct World {
 }
 
 /// A running worker with its sessions; ends when dropped.
-#[cfg(feature = "dpdk")]
 pub(super) struct Serving {
     _worker: Worker,
     _control: Control,
@@ -187,15 +182,17 @@ impl World {
         self.pipeline.process(input, batch, now_ns, &mut self.discard);
     }
 
-    /// Starts a worker of the user plane between other ports.
+    /// Name of the thread of [`World::serve`].
+    pub(super) const WORKER: &str = "upf-bench";
+
+    /// Starts a worker of the user plane between other ports, which polls for `poll` at most before it sleeps.
     ///
     /// # Errors
     /// The thread cannot be started.
-    #[cfg(feature = "dpdk")]
-    pub(super) fn serve(self, ports: Ports) -> io::Result<Serving> {
+    pub(super) fn serve(self, ports: Ports, poll: net::time::Duration) -> io::Result<Serving> {
         let World { control, pipeline, _events, .. } = self;
         let inputs = vec![N3, N6];
-        let worker = Worker::start("upf-bench", pipeline, ports, inputs, POLL)?;
+        let worker = Worker::start(World::WORKER, pipeline, ports, inputs, poll)?;
         Ok(Serving { _worker: worker, _control: control, _events })
     }
 
