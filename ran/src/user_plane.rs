@@ -133,7 +133,9 @@ pub struct Tunnel {
 impl UserPlane {
     /// Binds GTP-U on `address` in the calling thread's namespace and starts the thread.
     pub fn start(address: IpAddr) -> io::Result<Self> {
-        let n3 = UdpPort::bind(SocketAddr::new(address, gtpu::PORT), false)?;
+        let mut n3 = UdpPort::bind(SocketAddr::new(address, gtpu::PORT), false)?;
+        // A UPF on this machine may have several workers.
+        n3.keep_tunnels_apart();
         let poller = Poller::new()?;
         if let Some(fd) = n3.fd() {
             poller.add(fd, N3)?;

@@ -29,6 +29,7 @@ pub mod memif;
 pub mod memory;
 pub mod offload;
 pub mod outbox;
+pub mod owner;
 pub mod poll;
 pub mod slab;
 pub mod stack;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sched::CpuSet;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
@@ -71,6 +72,19 @@ impl AsFd for AnyOf {
 /// for several at once.
 pub fn nap_precisely() -> io::Result<()> {
     Ok(nix::sys::prctl::set_timerslack(1)?)
+}
+
+/// Numbers of the cores on which this process may run.
+pub fn cores() -> io::Result<Vec<usize>> {
+    let all = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0))?;
+    Ok((0..CpuSet::count()).filter(|core| all.is_set(*core).unwrap_or(false)).collect())
+}
+
+/// Lets the calling thread run on one core only.
+pub fn stay_on(core: usize) -> io::Result<()> {
+    let mut only = CpuSet::new();
+    only.set(core)?;
+    Ok(nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &only)?)
 }
 
 /// The result of [`Poller::wait`].

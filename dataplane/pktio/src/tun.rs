@@ -18,10 +18,11 @@ use std::sync::Arc;
 
 use telemetry::DropReason;
 
+use crate::bpf::{BpfError, Program};
 use crate::offload::cut::{self, Cut};
 use crate::offload::join::{self, Run};
 use crate::offload::{VNET_HEADER, VnetHeader};
-use crate::{Frame, FrameMut, Port, Sent, VECTOR, Vector};
+use crate::{Frame, FrameMut, Port, Sent, VECTOR, Vector, owner};
 
 /// Longest name of an interface, without the terminating zero.
 pub const NAME_MAX: usize = libc::IFNAMSIZ - 1;
@@ -42,6 +43,14 @@ pub enum TunError {
         name: String,
         /// The kernel's answer.
         error: io::Error,
+    },
+    /// The kernel does not take the program that chooses the queue.
+    #[error("cannot choose queues of {name} by address: {error}; one queue per worker needs CAP_BPF")]
+    Choose {
+        /// Name of the device.
+        name: String,
+        /// The kernel's answer.
+        error: BpfError,
     },
 }
 
@@ -74,22 +83,28 @@ impl Offload {
     }
 }
 
-/// The descriptor, which the ports of a device share.
+/// The descriptors, which the ports of a device share.
 #[derive(Debug)]
-struct Device(File);
+struct Device {
+    /// One per queue, in the order of their numbers.
+    queues: Box<[File]>,
+    /// Chooses the queue; with several queues.
+    chooser: Option<Program>,
+}
 
 impl Device {
     /// Tells the kernel what this device can be given. `false` when it does not know it.
     fn set_offload(&self, offload: Offload) -> bool {
         // SAFETY: TUNSETOFFLOAD takes its argument by value.
-        unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD as _, offload.features()) == 0 }
+        unsafe { libc::ioctl(self.queues[0].as_raw_fd(), libc::TUNSETOFFLOAD as _, offload.features()) == 0 }
     }
 
     /// Whether devices can have a header of virtio in front of packets.
     fn has_vnet_header(&self) -> bool {
         let mut features: libc::c_uint = 0;
+        let fd = self.queues[0].as_raw_fd();
         // SAFETY: TUNGETFEATURES writes one unsigned int, to which we pass an exclusive pointer.
-        let status = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNGETFEATURES as _, &raw mut features) };
+        let status = unsafe { libc::ioctl(fd, libc::TUNGETFEATURES as _, &raw mut features) };
         status == 0 && features & libc::IFF_VNET_HDR as libc::c_uint != 0
     }
 }
@@ -101,10 +116,13 @@ impl Drop for Device {
     }
 }
 
-/// An open TUN or TAP device. [`TunPort::share`] gives another port on the same queue.
+/// A queue of an open TUN or TAP device. [`TunPort::share`] gives another port on the same queue, [`TunPort::queue`] one
+/// on another.
 #[derive(Debug)]
 pub struct TunPort {
     device: Arc<Device>,
+    /// Number of the queue.
+    queue: usize,
     name: String,
     /// `IFF_TUN` or `IFF_TAP`.
     kind: libc::c_int,
@@ -167,28 +185,35 @@ pub fn check_name(name: &str) -> Result<(), TunError> {
 impl TunPort {
     /// Creates a TUN device in the calling thread's network namespace. It is down and has no address yet.
     pub fn create(name: &str) -> Result<TunPort, TunError> {
-        TunPort::open(name, libc::IFF_TUN, Offload::Udp)
+        TunPort::open(name, libc::IFF_TUN, Offload::Udp, 1)
+    }
+
+    /// Creates a TUN device with a queue for each of `workers`. The kernel gives each packet to the queue of its
+    /// [owner](owner::of_packet). This is the port of the first one.
+    pub fn create_queues(name: &str, workers: u32) -> Result<TunPort, TunError> {
+        TunPort::open(name, libc::IFF_TUN, Offload::Udp, workers)
     }
 
     /// The same, but with at most what `most` says.
     pub fn create_with(name: &str, most: Offload) -> Result<TunPort, TunError> {
-        TunPort::open(name, libc::IFF_TUN, most)
+        TunPort::open(name, libc::IFF_TUN, most, 1)
     }
 
     /// Creates a TAP device in the calling thread's network namespace. It is down and has no address yet.
     pub fn create_tap(name: &str) -> Result<TunPort, TunError> {
-        TunPort::open(name, libc::IFF_TAP, Offload::None)
+        TunPort::open(name, libc::IFF_TAP, Offload::None, 1)
     }
 
-    fn open(name: &str, kind: libc::c_int, most: Offload) -> Result<TunPort, TunError> {
+    fn open(name: &str, kind: libc::c_int, most: Offload, queues: u32) -> Result<TunPort, TunError> {
         check_name(name)?;
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
-            .open("/dev/net/tun")
-            .map_err(TunError::Device)?;
-        let device = Device(file);
+        let open = |_| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
+            options.open("/dev/net/tun").map_err(TunError::Device)
+        };
+        let chooser = (queues > 1).then(|| owner::packet_program(queues)).transpose();
+        let chooser = chooser.map_err(|error| TunError::Choose { name: name.to_owned(), error })?;
+        let device = Device { queues: (0..queues.max(1)).map(open).collect::<Result<_, _>>()?, chooser };
         let most = if device.has_vnet_header() { most } else { Offload::None };
         let mut port = TunPort::new(Arc::new(device), name.to_owned(), kind, most);
         port.attach()?;
@@ -201,35 +226,48 @@ impl TunPort {
     }
 
     fn new(device: Arc<Device>, name: String, kind: libc::c_int, offload: Offload) -> TunPort {
-        TunPort { device, name, kind, offload, staging: Staging::default(), damaged: 0, too_big: 0 }
+        TunPort { device, queue: 0, name, kind, offload, staging: Staging::default(), damaged: 0, too_big: 0 }
     }
 
     /// Creates the device again after it was deleted, or attaches to an existing one of its name, in the calling thread's
-    /// network namespace. This port and those that [share](TunPort::share) its queue use the new device from then on.
+    /// network namespace. All ports of this device use the new one from then on.
     pub fn attach(&self) -> Result<(), TunError> {
+        // Those that a failed attempt left attached stay, and with them the order of the queues.
+        for file in self.device.queues.iter().filter(|file| !is_attached(file)) {
+            self.attach_queue(file)?;
+        }
+        // Also without offload, as a device that stays may have been another program's.
+        self.device.set_offload(self.offload);
+        let Some(chooser) = &self.device.chooser else { return Ok(()) };
+        let fd: libc::c_int = chooser.as_fd().as_raw_fd();
+        // SAFETY: the ioctl reads one int, to which we pass a pointer; the device keeps the program.
+        let status = unsafe {
+            libc::ioctl(self.device.queues[0].as_raw_fd(), libc::TUNSETSTEERINGEBPF as _, &raw const fd)
+        };
+        if status < 0 { Err(self.refused(io::Error::last_os_error())) } else { Ok(()) }
+    }
+
+    fn attach_queue(&self, file: &File) -> Result<(), TunError> {
         let mut request = request();
         for (to, from) in request.ifr_name.iter_mut().zip(self.name.bytes()) {
             *to = from as libc::c_char;
         }
         let header = if self.offload == Offload::None { 0 } else { libc::IFF_VNET_HDR };
+        let several = if self.device.queues.len() > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
         // No packet information header: reads and writes are bare packets or frames, perhaps behind a header of virtio.
-        request.ifr_ifru.ifru_flags = (self.kind | libc::IFF_NO_PI | header) as libc::c_short;
+        request.ifr_ifru.ifru_flags = (self.kind | libc::IFF_NO_PI | header | several) as libc::c_short;
         // SAFETY: TUNSETIFF reads and writes one `ifreq`, to which we pass an exclusive pointer.
-        let status = unsafe { libc::ioctl(self.file().as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
-        if status < 0 {
-            let error = io::Error::last_os_error();
-            return Err(TunError::Create { name: self.name.clone(), error });
-        }
-        // Also without offload, as a device that stays may have been another program's.
-        self.device.set_offload(self.offload);
-        Ok(())
+        let status = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
+        if status < 0 { Err(self.refused(io::Error::last_os_error())) } else { Ok(()) }
+    }
+
+    fn refused(&self, error: io::Error) -> TunError {
+        TunError::Create { name: self.name.clone(), error }
     }
 
     /// Whether the device still exists.
     pub fn is_attached(&self) -> bool {
-        let mut request = request();
-        // SAFETY: TUNGETIFF writes one `ifreq`, to which we pass an exclusive pointer.
-        unsafe { libc::ioctl(self.file().as_raw_fd(), libc::TUNGETIFF as _, &raw mut request) == 0 }
+        self.device.queues.iter().all(is_attached)
     }
 
     /// Name of the interface.
@@ -242,20 +280,31 @@ impl TunPort {
         self.offload
     }
 
-    /// Another port on the same device: reads take packets from the same queue.
+    /// Another port on the same queue.
     pub fn share(&self) -> TunPort {
-        TunPort::new(Arc::clone(&self.device), self.name.clone(), self.kind, self.offload)
+        self.queue(self.queue)
+    }
+
+    /// A port on the queue of worker number `worker`; on the last one, if the device has fewer.
+    pub fn queue(&self, worker: usize) -> TunPort {
+        let port = TunPort::new(Arc::clone(&self.device), self.name.clone(), self.kind, self.offload);
+        TunPort { queue: worker.min(self.queues() - 1), ..port }
+    }
+
+    /// Number of queues.
+    pub fn queues(&self) -> usize {
+        self.device.queues.len()
     }
 
     fn file(&self) -> &File {
-        &self.device.0
+        &self.device.queues[self.queue]
     }
 
     /// Reads a packet into `frame`, or a super-packet into the staging memory. `true` when the frame has a packet;
     /// `false` when it has not, but there may be more to read.
     fn read(&mut self, mut frame: FrameMut<'_>) -> io::Result<bool> {
         if self.offload == Offload::None {
-            let length = (&self.device.0).read(frame.space())?;
+            let length = self.file().read(frame.space())?;
             frame.filled(length);
             return Ok(true);
         }
@@ -271,7 +320,7 @@ impl TunPort {
             IoSliceMut::new(&mut space[..room]),
             IoSliceMut::new(&mut memory[room..]),
         ];
-        let length = (&self.device.0).read_vectored(&mut vectors)?;
+        let length = (&self.device.queues[self.queue]).read_vectored(&mut vectors)?;
         let Some(length) = length.checked_sub(VNET_HEADER) else {
             self.damaged += 1;
             return Ok(false);
@@ -379,6 +428,13 @@ impl TunPort {
             Err(error) => refused(&error, 1, sent),
         }
     }
+}
+
+/// Whether a queue belongs to a device that exists.
+fn is_attached(queue: &File) -> bool {
+    let mut request = request();
+    // SAFETY: TUNGETIFF writes one `ifreq`, to which we pass an exclusive pointer.
+    unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNGETIFF as _, &raw mut request) == 0 }
 }
 
 /// Counts packets that the kernel refused.

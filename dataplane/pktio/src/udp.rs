@@ -16,12 +16,24 @@ use std::sync::Arc;
 
 use nix::sys::socket::{setsockopt, sockopt};
 
-use crate::{Frame, FrameMut, Port, Sent, Vector};
+use crate::bpf::BpfError;
+use crate::{Frame, FrameMut, Port, Sent, Vector, owner};
 
 /// Most packets per system call; larger batches take several.
 const CALL: usize = 64;
 /// Socket buffers: a few milliseconds at 10 Gbit/s, so that a worker may be descheduled without loss.
 const SOCKET_BUFFER: usize = 8 << 20;
+
+/// Why sockets of one address could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum GroupError {
+    /// A socket could not be bound.
+    #[error(transparent)]
+    Bind(#[from] io::Error),
+    /// The kernel does not take the program that chooses the socket.
+    #[error("cannot choose sockets by tunnel: {0}")]
+    Choose(#[from] BpfError),
+}
 
 /// A bound UDP socket. Clones share the socket, so that one worker may receive and another send.
 #[derive(Debug)]
@@ -31,6 +43,8 @@ pub struct UdpPort {
     headers: Headers,
     /// Whether the kernel cuts messages for this socket.
     segmentation: bool,
+    /// Whether all packets of a message have the same TEID.
+    one_tunnel: bool,
     waiting: Waiting,
     /// Messages to ask for, so that they have about as many packets as a call can take.
     ask: usize,
@@ -280,6 +294,49 @@ impl UdpPort {
     /// Binds a socket in the calling thread's network namespace. `shared` lets several ports bind the same
     /// address, between which the kernel spreads flows.
     pub fn bind(address: SocketAddr, shared: bool) -> io::Result<UdpPort> {
+        let port = UdpPort::bind_plain(address, shared)?;
+        // Before Linux 5.0 every message is one packet.
+        let _ = setsockopt(&port.socket, sockopt::UdpGroSegment, &true);
+        Ok(port)
+    }
+
+    /// Binds a socket for each of `workers` to one address of GTP-U, in the calling thread's network namespace. The kernel
+    /// gives each message to the socket of its [owner](owner::of_message).
+    ///
+    /// These sockets do without `UDP_GRO`: the kernel would join packets of one gNB before it looks at the first of
+    /// them to choose the socket. A message that a sender on this machine gave to the kernel in one piece (`UDP_SEGMENT`)
+    /// still goes to one socket, whatever tunnels its packets have: see [`UdpPort::keep_tunnels_apart`].
+    ///
+    /// # Errors
+    /// The address is in use, also by another group, or the kernel takes no program.
+    pub fn bind_group(address: SocketAddr, workers: u32) -> Result<Vec<UdpPort>, GroupError> {
+        if workers <= 1 {
+            return Ok(vec![UdpPort::bind(address, false)?]);
+        }
+        // The first alone, so that a second program with this address gets an error.
+        let first = UdpPort::bind_plain(address, false)?;
+        setsockopt(&first.socket, sockopt::ReusePort, &true).map_err(io::Error::from)?;
+        let local = first.local;
+        let mut ports = vec![first];
+        for _ in 1..workers {
+            ports.push(UdpPort::bind_plain(local, true)?);
+        }
+        let program = owner::message_program(workers)?;
+        let fd: libc::c_int = program.as_fd().as_raw_fd();
+        // SAFETY: the option takes an int, to which we pass a pointer with its size; the group keeps the program.
+        let status = unsafe {
+            libc::setsockopt(
+                ports[0].socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_REUSEPORT_EBPF,
+                (&raw const fd).cast(),
+                size_of_val(&fd) as libc::socklen_t,
+            )
+        };
+        if status < 0 { Err(io::Error::last_os_error().into()) } else { Ok(ports) }
+    }
+
+    fn bind_plain(address: SocketAddr, shared: bool) -> io::Result<UdpPort> {
         let options = net::udp::Options { reuse_port: shared, ..net::udp::Options::default() };
         let socket = net::udp::bind_std(address, options)?;
         // Beyond the system's limit with CAP_NET_ADMIN, else up to it.
@@ -289,8 +346,6 @@ impl UdpPort {
         if setsockopt(&socket, sockopt::SndBufForce, &SOCKET_BUFFER).is_err() {
             setsockopt(&socket, sockopt::SndBuf, &SOCKET_BUFFER)?;
         }
-        // Before Linux 5.0 every message is one packet.
-        let _ = setsockopt(&socket, sockopt::UdpGroSegment, &true);
         let local = socket.local_addr()?;
         Ok(UdpPort::new(Arc::new(socket), local, true))
     }
@@ -301,9 +356,16 @@ impl UdpPort {
             local,
             headers: Headers::new(),
             segmentation,
+            one_tunnel: false,
             waiting: Waiting::default(),
             ask: CALL,
         }
+    }
+
+    /// Gives the kernel only packets of one tunnel in one piece, for a receiver on this machine that has several
+    /// sockets ([`UdpPort::bind_group`]): between machines the pieces are cut, on one machine they arrive whole.
+    pub fn keep_tunnels_apart(&mut self) {
+        self.one_tunnel = true;
     }
 
     /// The address the socket is bound to.
@@ -313,7 +375,8 @@ impl UdpPort {
 
     /// Another port on the same socket.
     pub fn share(&self) -> UdpPort {
-        UdpPort::new(Arc::clone(&self.socket), self.local, self.segmentation)
+        let port = UdpPort::new(Arc::clone(&self.socket), self.local, self.segmentation);
+        UdpPort { one_tunnel: self.one_tunnel, ..port }
     }
 
     /// Receives messages and fills the drawn frames `from..end` with their packets, of which the last ones may wait; returns how many
@@ -458,6 +521,11 @@ impl UdpPort {
     }
 }
 
+/// The TEID of a GTP-U message (TS 29.281 §5.1).
+fn tunnel(packet: &[u8]) -> Option<&[u8]> {
+    packet.get(4..8)
+}
+
 /// Counts a packet that the kernel refused.
 fn refused(code: Option<i32>, sent: &mut Sent) {
     match code {
@@ -483,7 +551,7 @@ impl Port for UdpPort {
         let mut sent = Sent::default();
         for group in selected.chunks(CALL) {
             let (mut messages, mut vectors) = (0, 0);
-            let mut run: Option<Run> = None;
+            let (mut run, mut last): (Option<Run>, &[u8]) = (None, &[]);
             for &position in group {
                 let Some(buffer) = batch.sendable(position) else {
                     sent.errors += 1;
@@ -495,6 +563,7 @@ impl Port for UdpPort {
                     libc::iovec { iov_base: packet.as_ptr().cast_mut().cast(), iov_len: packet.len() };
                 if let Some(run) = &mut run
                     && self.segmentation
+                    && (!self.one_tunnel || tunnel(packet) == tunnel(last))
                     && run.takes(buffer, peer)
                 {
                     self.headers.extend(messages - 1, run.segment);
@@ -507,7 +576,7 @@ impl Port for UdpPort {
                     messages += 1;
                     run = Some(Run::new(buffer, peer));
                 }
-                vectors += 1;
+                (vectors, last) = (vectors + 1, packet);
             }
             self.flush(messages, &mut sent);
         }
@@ -741,6 +810,92 @@ mod tests {
         assert_eq!(b.receive(&mut batch).unwrap(), 3);
         let lengths: Vec<usize> = batch.frames().iter().map(Frame::len).collect();
         assert_eq!(lengths, [0, 0, 100]);
+    }
+
+    /// A G-PDU with its number behind the header.
+    fn g_pdu(teid: u32, number: u32) -> Vec<u8> {
+        [&[0x30, 255, 0, 4][..], &teid.to_be_bytes(), &number.to_be_bytes()].concat()
+    }
+
+    /// Several peers with many tunnels each: every packet reaches the socket of its owner, in the tunnel's order.
+    #[test]
+    fn each_tunnel_has_its_socket() {
+        const TUNNELS: u32 = 20;
+        for (address, workers) in [("127.0.0.1:0", 1), ("127.0.0.1:0", 3), ("[::1]:0", 3)] {
+            let mut group = UdpPort::bind_group(address.parse().unwrap(), workers).unwrap();
+            let local = group[0].local();
+            let bind = || UdpPort::bind(SocketAddr::new(local.ip(), 0), false).unwrap();
+            let mut peers = [bind(), bind(), bind()];
+            peers.iter_mut().for_each(UdpPort::keep_tunnels_apart);
+            let mut next = vec![[0; 3]; TUNNELS as usize];
+            for round in 0..30u32 {
+                for (number, peer) in peers.iter_mut().enumerate() {
+                    let mut out = Vector::new(64, 64);
+                    for n in 0..60 {
+                        let teid = if round % 2 == 0 { n / 3 } else { n % TUNNELS };
+                        let sequence = round * 3 + if round % 2 == 0 { n % 3 } else { n / TUNNELS };
+                        assert!(out.push(&g_pdu(teid, sequence), local));
+                    }
+                    assert!(out.push(&[0x32, 1, 0, 4, 0, 0, 0, 0, 0, 1, 0, 0], local), "an Echo Request");
+                    let all: Vec<u16> = (0..61).collect();
+                    assert_eq!(peer.transmit(&mut out, &all).packets, 61, "peer {number}");
+                }
+                let mut echoes = 0;
+                for (worker, port) in group.iter_mut().enumerate() {
+                    let mut batch = Vector::new(64, 64);
+                    while port.receive(&mut batch).unwrap() > 0 {
+                        for (frame, from) in batch.frames().iter().zip(batch.peers()) {
+                            let packet = frame.packet();
+                            assert_eq!(owner::of_message(packet, workers), worker as u32);
+                            if packet[1] == 1 {
+                                echoes += 1;
+                                continue;
+                            }
+                            let peer = peers.iter().position(|peer| peer.local() == *from).unwrap();
+                            let next = &mut next[usize::from(packet[7])][peer];
+                            assert_eq!(packet[8..], u32::to_be_bytes(*next), "in order");
+                            *next += 1;
+                        }
+                    }
+                }
+                assert_eq!(echoes, 3);
+            }
+            assert!(next.iter().flatten().all(|count| *count == 90), "all have arrived: {next:?}");
+        }
+    }
+
+    /// The kernel chooses a socket before it cuts, so a message of several tunnels goes to the owner of the first.
+    #[test]
+    fn a_message_in_one_piece_goes_to_one_socket() {
+        let mut group = UdpPort::bind_group("127.0.0.1:0".parse().unwrap(), 2).unwrap();
+        let local = group[0].local();
+        let of = |worker| (1..).find(|teid| owner::of_tunnel(*teid, 2) == worker).unwrap();
+        for apart in [false, true] {
+            let mut sender = UdpPort::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
+            if apart {
+                sender.keep_tunnels_apart();
+            }
+            let mut out = Vector::new(64, 64);
+            for n in 0..10 {
+                assert!(out.push(&g_pdu(of(1 - n % 2), n), local));
+            }
+            assert_eq!(sender.transmit(&mut out, &(0..10).collect::<Vec<u16>>()).packets, 10);
+            let mut batch = Vector::new(64, 64);
+            let counts = [0, 1].map(|worker: usize| group[worker].receive(&mut batch).unwrap());
+            assert_eq!(counts, if apart { [5, 5] } else { [0, 10] });
+        }
+    }
+
+    #[test]
+    fn a_second_program_cannot_join_a_group() {
+        let group = UdpPort::bind_group("127.0.0.1:0".parse().unwrap(), 3).unwrap();
+        for workers in [1, 2] {
+            let error = UdpPort::bind_group(group[0].local(), workers).unwrap_err();
+            assert!(
+                matches!(&error, GroupError::Bind(error) if error.kind() == io::ErrorKind::AddrInUse),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -73,6 +73,74 @@ fn a_tun_device_exchanges_packets_with_the_kernel() {
     assert_eq!(tun.share().transmit(&mut batch, &[]), Sent::default());
 }
 
+/// A device with a queue for each worker: packets to an address come from its owner's queue, in order, also after the
+/// device was deleted and created again. Packets sent to any queue arrive.
+#[test]
+fn each_address_has_its_queue() {
+    const WORKERS: usize = 3;
+    let namespace = NetNs::new().expect("tests run with CAP_SYS_ADMIN");
+    let create = || TunPort::create_queues("gw0", WORKERS as u32);
+    let first = namespace.enter(create).expect("entered").expect("created");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let mut queues: Vec<TunPort> = (0..WORKERS).map(|worker| first.queue(worker)).collect();
+    for attempt in 0..2 {
+        runtime.block_on(async {
+            let links = Links::in_ns(&namespace).expect("netlink");
+            for address in ["10.45.0.1/16", "fd00:45::1/48"] {
+                links.add_address("gw0", address.parse().expect("an address")).await.expect("address");
+            }
+            links.up("gw0").await.expect("up");
+        });
+        let bind = |address: &'static str| {
+            let socket = namespace.enter(|| UdpSocket::bind(address)).expect("entered").expect("bound");
+            socket.set_nonblocking(true).expect("set");
+            socket
+        };
+        let socket = bind("10.45.0.1:7000");
+        let mut next = [0u8; 100];
+        let mut used = [0; WORKERS];
+        for number in 0..20u8 {
+            for ue in 2..100u8 {
+                socket.send_to(&[ue, number], (std::net::Ipv4Addr::new(10, 45, 0, ue), 5000)).expect("sent");
+            }
+            for (worker, queue) in queues.iter_mut().enumerate() {
+                let mut batch = Vector::new(64, 2048);
+                while queue.receive(&mut batch).expect("received") > 0 {
+                    for packet in batch.frames().iter().map(|frame| frame.packet()) {
+                        assert_eq!(pktio::owner::of_packet(packet, WORKERS as u32), worker as u32);
+                        let flow = packet::flow::Flow::parse(packet).expect("valid");
+                        if flow.ports.is_some_and(|(_, to)| to == 5000) {
+                            let (ue, number) = (usize::from(packet[28]), packet[29]);
+                            assert_eq!(number, next[ue], "in order");
+                            next[ue] += 1;
+                            used[worker] += 1;
+                        }
+                    }
+                }
+            }
+        }
+        assert!(next[2..].iter().all(|count| *count == 20), "{attempt}: {next:?}");
+        assert!(used.iter().all(|count| *count > 20 * 98 / 6), "{used:?}");
+        for (worker, queue) in queues.iter_mut().enumerate() {
+            let mut batch = Vector::new(1, 2048);
+            let packet = udp_packet(([10, 45, 0, 2], 5000), ([10, 45, 0, 1], 7000), &[worker as u8]);
+            assert!(batch.push(&packet, "0.0.0.0:0".parse().expect("an address")));
+            assert_eq!(queue.transmit(&mut batch, &[0]).packets, 1);
+            let mut payload = [0; 4];
+            let (length, _) = socket.recv_from(&mut payload).expect("arrived");
+            assert_eq!(payload[..length], [worker as u8]);
+        }
+        if attempt == 0 {
+            runtime.block_on(async {
+                Links::in_ns(&namespace).expect("netlink").delete("gw0").await.expect("deleted");
+            });
+            assert!(!first.is_attached());
+            namespace.enter(|| first.attach()).expect("entered").expect("created again");
+        }
+        assert!(queues.iter().all(TunPort::is_attached));
+    }
+}
+
 /// Packets longer than the MTU, which the kernel does not take as one message, are sent one by one.
 #[test]
 fn packets_beyond_the_mtu_are_sent_singly() {

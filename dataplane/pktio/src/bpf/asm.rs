@@ -66,9 +66,11 @@ const LDX_MEM: u8 = 0x61;
 const STX_MEM: u8 = 0x63;
 const ST_MEM: u8 = 0x62;
 const LD_IMM64: u8 = 0x18;
+const LD_ABS: u8 = 0x20;
 const ALU64_IMM: u8 = 0x07;
 const ALU64_REG: u8 = 0x0F;
 const ALU32_IMM: u8 = 0x04;
+const ALU32_REG: u8 = 0x0C;
 const JMP_REG: u8 = 0x0D;
 const JMP_IMM: u8 = 0x05;
 const JMP32_IMM: u8 = 0x06;
@@ -76,7 +78,10 @@ const JA: u8 = 0x05;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 const ADD: u8 = 0x00;
+const MUL: u8 = 0x20;
 const AND: u8 = 0x50;
+const RSH: u8 = 0x70;
+const XOR: u8 = 0xA0;
 const MOV: u8 = 0xB0;
 const JEQ: u8 = 0x10;
 const JGT: u8 = 0x20;
@@ -142,6 +147,37 @@ impl Assembler {
     /// `dst &= mask`, upper half cleared.
     pub fn and32(&mut self, dst: Reg, mask: u32) {
         self.push(ALU32_IMM | AND, dst, 0, 0, mask as i32);
+    }
+
+    /// `dst >>= bits`, on 64 bits.
+    pub fn shift_right(&mut self, dst: Reg, bits: u8) {
+        self.push(ALU64_IMM | RSH, dst, 0, 0, bits.into());
+    }
+
+    /// `dst >>= bits` on the lower half, upper half cleared.
+    pub fn shift_right32(&mut self, dst: Reg, bits: u8) {
+        self.push(ALU32_IMM | RSH, dst, 0, 0, bits.into());
+    }
+
+    /// `dst *= value`, on 64 bits.
+    pub fn multiply(&mut self, dst: Reg, value: i32) {
+        self.push(ALU64_IMM | MUL, dst, 0, 0, value);
+    }
+
+    /// `dst *= value` on the lower half, upper half cleared.
+    pub fn multiply32(&mut self, dst: Reg, value: u32) {
+        self.push(ALU32_IMM | MUL, dst, 0, 0, value as i32);
+    }
+
+    /// `dst ^= src` on the lower half, upper half cleared.
+    pub fn xor32(&mut self, dst: Reg, src: Reg) {
+        self.push(ALU32_REG | XOR, dst, src as u8, 0, 0);
+    }
+
+    /// `R0` = up to four octets of the packet from `offset` on, in network order. R6 is the context; R1 to R5 are lost.
+    /// If the packet is shorter, the program ends with the result 0. Only for socket filters.
+    pub fn load_packet(&mut self, size: Size, offset: u16) {
+        self.push(LD_ABS | size as u8, Reg::R0, 0, 0, offset.into());
     }
 
     /// `dst = *(base + offset)`.

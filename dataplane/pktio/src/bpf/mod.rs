@@ -1,4 +1,4 @@
-//! eBPF maps and XDP programs, by `bpf(2)` alone.
+//! eBPF maps, XDP programs and socket filters, by `bpf(2)` alone.
 //!
 //! Programs are made with [`asm`], so neither a compiler nor a loader library is needed for them. Everything is
 //! held by descriptors: a program is detached when its [`Link`] is dropped or the process ends, however it ends.
@@ -27,6 +27,7 @@ const PROG_LOAD: libc::c_long = 5;
 const PROG_TEST_RUN: libc::c_long = 10;
 const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const LINK_CREATE: libc::c_long = 28;
+const PROG_TYPE_SOCKET_FILTER: u32 = 1;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
@@ -123,13 +124,22 @@ pub struct Run {
     pub ns: u32,
 }
 
-/// A loaded XDP program.
+/// A loaded program.
 #[derive(Debug)]
 pub struct Program(OwnedFd);
 
 impl Program {
-    /// Loads a program under `name` (up to 15 letters, digits and underscores).
+    /// Loads an XDP program under `name` (up to 15 letters, digits and underscores).
     pub fn load(name: &str, code: &[u64]) -> Result<Program, BpfError> {
+        Program::load_as(PROG_TYPE_XDP, name, code)
+    }
+
+    /// Loads a socket filter, which also chooses among sockets of one address and queues of a TUN device.
+    pub fn load_filter(name: &str, code: &[u64]) -> Result<Program, BpfError> {
+        Program::load_as(PROG_TYPE_SOCKET_FILTER, name, code)
+    }
+
+    fn load_as(kind: u32, name: &str, code: &[u64]) -> Result<Program, BpfError> {
         let licence = CString::default();
         let mut name_field = [0u8; 16];
         for (to, from) in name_field.iter_mut().take(15).zip(name.bytes()) {
@@ -137,7 +147,7 @@ impl Program {
         }
         let attempt = |log: &mut [u8]| {
             let mut attributes = Attributes::new()
-                .u32(0, PROG_TYPE_XDP)
+                .u32(0, kind)
                 .u32(4, code.len() as u32)
                 .pointer(8, code.as_ptr())
                 .pointer(16, licence.as_ptr());
