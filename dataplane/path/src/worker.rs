@@ -93,6 +93,21 @@ impl Worker {
     /// The system gives no descriptor or no thread; an input is not among the ports.
     pub fn start<G: Graph + 'static>(
         name: &str,
+        graph: G,
+        ports: Ports,
+        inputs: Vec<usize>,
+        poll: Duration,
+    ) -> io::Result<Worker> {
+        Worker::start_on(None, name, graph, ports, inputs, poll)
+    }
+
+    /// As [`Worker::start`], on the given core only.
+    ///
+    /// # Errors
+    /// As there; the thread may not use the core.
+    pub fn start_on<G: Graph + 'static>(
+        core: Option<usize>,
+        name: &str,
         mut graph: G,
         mut ports: Ports,
         inputs: Vec<usize>,
@@ -115,7 +130,16 @@ impl Worker {
         let input_errors = vec![InputErrors::default(); inputs.len()];
         let stop_run = Arc::clone(&stop);
         let run = Run { graph, ports, inputs, poller, stop: stop_run, patience, input_errors, failures: 0 };
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run.run())?;
+        let (report, pinned) = std::sync::mpsc::channel();
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let pin = core.map_or(Ok(()), poll::stay_on);
+            let may_run = pin.is_ok();
+            let _ = report.send(pin);
+            if may_run {
+                run.run();
+            }
+        })?;
+        pinned.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
         Ok(Worker { stop, waker, thread: Some(thread) })
     }
 

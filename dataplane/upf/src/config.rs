@@ -81,9 +81,17 @@ fn default_restoration_s() -> u32 {
 }
 
 /// The threads that forward packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkersConfig {
+    /// Number of workers. Each serves all interfaces: those of the kernel by ownership of packets ([`pktio::owner`]),
+    /// others by their queues, of which there must be so many. By default there is a worker for each direction with the
+    /// kernel's ports, and otherwise one for each queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u32>,
+    /// The core of each worker; by default the system chooses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cores: Vec<usize>,
     /// Most microseconds for which a worker polls silent interfaces before it sleeps; it polls shorter while
     /// that catches no packets. Waking up delays a packet by about ten microseconds, polling takes processor
     /// time: with 0 a worker sleeps at once, with a million it never sleeps while there is any traffic, for
@@ -94,7 +102,47 @@ pub struct WorkersConfig {
 
 impl Default for WorkersConfig {
     fn default() -> WorkersConfig {
-        WorkersConfig { poll_us: default_poll_us() }
+        WorkersConfig { count: None, cores: Vec::new(), poll_us: default_poll_us() }
+    }
+}
+
+/// Most workers: the queues that a TUN device can have.
+const MAX_WORKERS: u32 = 256;
+
+impl WorkersConfig {
+    /// What is wrong with this section itself.
+    fn check(&self) -> Result<(), String> {
+        if let Some(count) = self.count
+            && !(1..=MAX_WORKERS).contains(&count)
+        {
+            return Err(format!("count must be between 1 and {MAX_WORKERS}, not {count}"));
+        }
+        if let Some(count) = self.count
+            && !self.cores.is_empty()
+            && self.cores.len() != count as usize
+        {
+            return Err(format!("{count} workers need {count} cores, not {}", self.cores.len()));
+        }
+        let twice = self.cores.iter().enumerate().find(|(at, core)| self.cores[..*at].contains(core));
+        twice.map_or(Ok(()), |(_, core)| Err(format!("core {core} appears twice; give each worker its own")))
+    }
+
+    /// Checks whether this process may use the cores of the list.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub fn check_cores(&self) -> Result<(), String> {
+        if self.cores.is_empty() {
+            return Ok(());
+        }
+        let usable = pktio::poll::cores().map_err(|error| format!("cannot list the cores: {error}"))?;
+        match self.cores.iter().find(|core| !usable.contains(core)) {
+            Some(core) => Err(format!(
+                "core {core} does not exist, or this process may not use it; it may use {usable:?}: change the list, or \
+                 the affinity (taskset, systemd's CPUAffinity=, the container's cpuset)"
+            )),
+            None => Ok(()),
+        }
     }
 }
 
@@ -379,6 +427,9 @@ pub enum ConfigError {
         /// The service as given.
         service: String,
     },
+    /// Numbers of workers or cores that cannot be.
+    #[error("upf.workers: {0}")]
+    Workers(String),
     /// Too few or too many tunnels.
     #[error("upf.max_tunnels must be between 1 and 1048576, not {0}")]
     MaxTunnels(u32),
@@ -390,6 +441,7 @@ impl Config {
         if !(1..=1 << crate::tables::TEID_INDEX_BITS).contains(&self.max_tunnels) {
             return Err(ConfigError::MaxTunnels(self.max_tunnels));
         }
+        self.workers.check().map_err(ConfigError::Workers)?;
         if self.dnn.is_empty() {
             return Err(ConfigError::NoDnn);
         }
@@ -412,6 +464,13 @@ impl Config {
         let interfaces = Interfaces::of(self);
         if !interfaces.tunnels().any(|interface| interface.role() != Role::N4u) {
             return Err(ConfigError::NoTunnels);
+        }
+        let single = |own: &&Interface| matches!(own.config.backend, Access::Dpdk | Access::Memif);
+        if let (Some(2..), Some(own)) = (self.workers.count, interfaces.iter().find(single)) {
+            let backend = own.config.backend;
+            let reason =
+                format!("count must be 1 with {} of the backend {backend}, which has one queue", own.name());
+            return Err(ConfigError::Workers(reason));
         }
         for (i, interface) in interfaces.iter().enumerate() {
             let refuse = |reason| ConfigError::Interface { place: interface.place.clone(), reason };

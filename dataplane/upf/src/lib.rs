@@ -6,6 +6,8 @@
 //!  interfaces with tunnels  ──► worker "upf-tunnels":  parse → look up → execute ──► all interfaces
 //!  interfaces of networks   ──► worker "upf-networks": the same stages           ──► all interfaces
 //! ```
+//! With `upf.workers.count` there are so many workers, which share the packets of all interfaces ([`ports`]).
+//!
 //! Control compiles, data executes. The N4 task is the only writer. Workers read what it has published
 //! ([`rcu`]), never lock, and never allocate for a packet that they forward (a packet to be buffered is
 //! copied). Every packet is sent or counted under one [`telemetry::DropReason`].
@@ -83,6 +85,9 @@ pub enum StartError {
     /// The machine's addresses, which UEs must not reach, could not be listed.
     #[error("cannot list this machine's addresses: {0}")]
     Addresses(io::Error),
+    /// The cores of the configuration cannot be used.
+    #[error("upf.workers.cores: {0}")]
+    Cores(String),
     /// A thread could not be started.
     #[error("cannot start the user plane: {0}")]
     Worker(io::Error),
@@ -119,6 +124,7 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
 /// As [`start`], with taps for a capture on the ports that go past the kernel.
 pub async fn start_captured(config: Config, taps: Option<Taps>) -> Result<Upf, StartError> {
     config.validate()?;
+    config.workers.check_cores().map_err(StartError::Cores)?;
     let config = Arc::new(config);
     let tables = Arc::new(Tables::new(&config));
     let interfaces = Arc::clone(tables.interfaces());
@@ -140,6 +146,12 @@ pub async fn start_captured(config: Config, taps: Option<Taps>) -> Result<Upf, S
     let stats: Arc<[WorkerStats]> = opened.workers.iter().map(|_| WorkerStats::new(&interfaces)).collect();
     let (event_sender, events) = mpsc::channel(EVENTS);
     let poll = Duration::from_micros(config.workers.poll_us);
+    let (wanted, there) = (config.workers.cores.len(), opened.workers.len());
+    if wanted != 0 && wanted != there {
+        return Err(StartError::Cores(format!(
+            "there are {there} workers; give as many cores, not {wanted}"
+        )));
+    }
     let mut workers = Vec::new();
     let readers = |input| opened.workers.iter().filter(|worker| worker.inputs.contains(&input)).count();
     let shared = (0..interfaces.len()).any(|input| readers(input) > 1);
@@ -157,7 +169,9 @@ pub async fn start_captured(config: Config, taps: Option<Taps>) -> Result<Upf, S
         if shared {
             pipeline.share_inputs();
         }
-        let worker = Worker::start(&name, pipeline, ports, inputs, poll).map_err(StartError::Worker)?;
+        let core = config.workers.cores.get(number).copied();
+        let worker =
+            Worker::start_on(core, &name, pipeline, ports, inputs, poll).map_err(StartError::Worker)?;
         workers.push(worker);
     }
 

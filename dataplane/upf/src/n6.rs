@@ -55,14 +55,15 @@ pub struct N6 {
     _nat: Option<Masquerade>,
 }
 
-/// Sets up the device `name` of a data network in the calling thread's network namespace.
-pub async fn set_up(dnn: &DnnConfig, name: &str) -> Result<N6, N6Error> {
+/// Sets up the device `name` of a data network in the calling thread's network namespace, with a queue for each of
+/// `workers`. A TAP device has one queue.
+pub async fn set_up(dnn: &DnnConfig, name: &str, workers: u32) -> Result<N6, N6Error> {
     if dnn.kind == Kind::Ethernet {
         let tun = TunPort::create_tap(name)?;
         configure(dnn, name).await?;
         return Ok(N6 { tun, _nat: None });
     }
-    let tun = TunPort::create(name)?;
+    let tun = TunPort::create_queues(name, workers)?;
     configure(dnn, name).await?;
     net::sysctl::enable_forwarding().map_err(N6Error::Forwarding)?;
     let nat = match dnn.nat {

@@ -2,9 +2,13 @@
 //!
 //! With the kernel's ports on all interfaces there are two workers, one for packets in tunnels and one for packets of
 //! data networks. With a backend that has queues, each worker serves a share of every such interface's queues and
-//! processes a packet from input to output, so that workers share nothing; kernel ports are then read by the
+//! processes a packet from input to output; kernel ports are then read by the
 //! first worker and written by all. An interface that the kernel does not know (DPDK, memif) has one queue, so with one
 //! of these there is one worker.
+//!
+//! With `upf.workers.count` each of so many workers serves all interfaces. Those of the kernel then have a socket or a
+//! queue for each worker, and the kernel gives a packet to its owner ([`pktio::owner`]): by TEID, or by the UE's address.
+//! TAP devices have one queue, which the first worker reads. See ADR 0024.
 
 mod af_xdp;
 #[cfg(feature = "dpdk")]
@@ -23,7 +27,7 @@ use pktio::Port;
 use pktio::af_xdp::{AfXdpError, Memory};
 use pktio::bpf::filter::Select;
 use pktio::capture::{Tap, Taps};
-use pktio::udp::UdpPort;
+use pktio::udp::{GroupError, UdpPort};
 
 use crate::config::{Config, DnnConfig};
 use crate::interface::Backend;
@@ -45,6 +49,25 @@ pub enum PortError {
         address: SocketAddr,
         /// Error of the operating system.
         error: io::Error,
+    },
+    /// The sockets of an interface, one for each worker, cannot be given their packets.
+    #[error("{place}: {error}; leave out upf.workers.count, or run as root")]
+    Workers {
+        /// The key that describes the interface.
+        place: String,
+        /// What the kernel did not do.
+        error: GroupError,
+    },
+    /// There are more workers than queues.
+    #[error(
+        "upf.workers: count is {count}, but an interface of the backend af_xdp has {queues} queues; lower count, or \
+         give the interface more queues (ethtool -L, and `queues` of the interface)"
+    )]
+    Queues {
+        /// Workers that were asked for.
+        count: u32,
+        /// Queues of the interface with the fewest.
+        queues: u32,
     },
     /// A TUN or TAP device could not be set up.
     #[error(transparent)]
@@ -105,7 +128,8 @@ pub struct Opened {
 
 /// An interface before workers get their ports.
 enum Opening {
-    Udp(UdpPort),
+    /// A socket for each worker that reads it.
+    Udp(Vec<UdpPort>),
     Device(N6),
     /// With the kernel's socket for the packets in tunnels that AF_XDP does not handle.
     AfXdp(Arc<AfXdp>, Option<UdpPort>),
@@ -120,11 +144,12 @@ pub async fn open(
     taps: Option<&Taps>,
 ) -> Result<Opened, PortError> {
     dpdk::start(config, interfaces)?;
+    let readers = config.workers.count.unwrap_or(1);
     let mut opened = Vec::with_capacity(interfaces.len());
     // Devices come first: their addresses may be those of GTP-U.
     for interface in interfaces.iter() {
         opened.push(match &interface.dnn {
-            Some(dnn) => Some(open_network(interface, dnn, taps).await?),
+            Some(dnn) => Some(open_network(interface, dnn, taps, readers).await?),
             None => None,
         });
     }
@@ -132,21 +157,24 @@ pub async fn open(
     for (interface, opened) in interfaces.iter().zip(opened) {
         all.push(match opened {
             Some(opened) => opened,
-            None => open_tunnels(interface, taps)?,
+            None => open_tunnels(interface, taps, readers)?,
         });
     }
     let af_xdp = all.iter().filter_map(Opening::af_xdp).map(|interface| interface.queues());
     let own = all.iter().any(|opened| matches!(opened, Opening::Own(_)));
-    let workers = match af_xdp.chain(own.then_some(1)).min() {
-        None => by_direction(&mut all)?,
-        Some(workers) => {
-            (0..workers).map(|worker| by_queue((worker, workers), &mut all)).collect::<Result<_, _>>()?
+    let queues = af_xdp.chain(own.then_some(1)).min();
+    let workers = match (config.workers.count, queues) {
+        (Some(count), Some(queues)) if count > queues => return Err(PortError::Queues { count, queues }),
+        (Some(workers), _) | (None, Some(workers)) => {
+            (0..workers).map(|worker| serving_all((worker, workers), &mut all)).collect::<Result<_, _>>()?
         }
+        (None, None) => by_direction(&mut all)?,
     };
     let (mut signalling, mut networks) = (Vec::with_capacity(all.len()), Vec::new());
     for opened in all {
         signalling.push(match opened {
-            Opening::Udp(gtpu) | Opening::AfXdp(_, Some(gtpu)) => Some(Box::new(gtpu) as Box<dyn Port>),
+            Opening::Udp(gtpu) => gtpu.into_iter().next().map(|gtpu| Box::new(gtpu) as Box<dyn Port>),
+            Opening::AfXdp(_, Some(gtpu)) => Some(Box::new(gtpu) as Box<dyn Port>),
             Opening::Own(own) => own.outbox.map(|outbox| Box::new(outbox) as Box<dyn Port>),
             Opening::AfXdp(_, None) => None,
             Opening::Device(network) => {
@@ -163,37 +191,38 @@ fn tap(interface: &Interface, taps: Option<&Taps>) -> Option<Tap> {
     Some(taps?.tap(point, interface.config.device_name()))
 }
 
-/// Opens an interface of a data network.
+/// Opens an interface of a data network. `readers` workers read it if it is the kernel's.
 async fn open_network(
     interface: &Interface,
     dnn: &DnnConfig,
     taps: Option<&Taps>,
+    readers: u32,
 ) -> Result<Opening, PortError> {
     let (place, config) = (&interface.place, &interface.config);
     let tap = tap(interface, taps);
     Ok(match config.backend {
-        Backend::Kernel => Opening::Device(n6::set_up(dnn, config.device()).await?),
+        Backend::Kernel => Opening::Device(n6::set_up(dnn, config.device(), readers).await?),
         Backend::AfXdp => Opening::AfXdp(AfXdp::open(place.clone(), config, pools(dnn), tap)?, None),
         Backend::Dpdk => Opening::Own(dpdk::open(interface, tap)?),
         Backend::Memif => Opening::Own(memif::open(interface, tap)?),
     })
 }
 
-/// Opens an interface with tunnels.
-fn open_tunnels(interface: &Interface, taps: Option<&Taps>) -> Result<Opening, PortError> {
+/// Opens an interface with tunnels. `readers` workers read it if it is the kernel's.
+fn open_tunnels(interface: &Interface, taps: Option<&Taps>, readers: u32) -> Result<Opening, PortError> {
     let (place, config, local) = (&interface.place, &interface.config, interface.local());
-    let socket = || {
-        UdpPort::bind(local, false).map_err(|error| PortError::Gtpu {
-            place: place.clone(),
-            address: local,
-            error,
+    let refused = |error| PortError::Gtpu { place: place.clone(), address: local, error };
+    let sockets = || {
+        UdpPort::bind_group(local, readers).map_err(|error| match error {
+            GroupError::Bind(error) => refused(error),
+            error @ GroupError::Choose(_) => PortError::Workers { place: place.clone(), error },
         })
     };
     let tap = tap(interface, taps);
     Ok(match config.backend {
-        Backend::Kernel => Opening::Udp(socket()?),
+        Backend::Kernel => Opening::Udp(sockets()?),
         Backend::AfXdp => {
-            let gtpu = socket()?;
+            let gtpu = UdpPort::bind(local, false).map_err(refused)?;
             let select = Select::Udp(local.ip(), local.port());
             Opening::AfXdp(AfXdp::open(place.clone(), config, vec![select], tap)?, Some(gtpu))
         }
@@ -210,6 +239,17 @@ impl Opening {
         }
     }
 
+    /// Whether this worker receives from the interface.
+    fn is_read_by(&self, worker: u32) -> bool {
+        let readers = match self {
+            Opening::Udp(gtpu) => gtpu.len(),
+            Opening::Device(network) => network.tun.queues(),
+            Opening::AfXdp(..) => return true,
+            Opening::Own(_) => 1,
+        };
+        (worker as usize) < readers
+    }
+
     /// The port of worker number `worker` of `workers`. Frames come from `memory`.
     fn port(
         &mut self,
@@ -218,8 +258,11 @@ impl Opening {
         memory: Option<&mut Memory>,
     ) -> Result<Box<dyn Port>, PortError> {
         Ok(match (self, memory) {
-            (Opening::Udp(gtpu), _) => Box::new(gtpu.share()),
-            (Opening::Device(network), _) => Box::new(network.tun.share()),
+            (Opening::Udp(gtpu), _) => match gtpu.get(worker as usize).or(gtpu.first()) {
+                Some(gtpu) => Box::new(gtpu.share()),
+                None => return Err(one_worker()),
+            },
+            (Opening::Device(network), _) => Box::new(network.tun.queue(worker as usize)),
             (Opening::AfXdp(interface, gtpu), Some(memory)) => {
                 let content = gtpu.as_ref().map_or(Content::Packets, |gtpu| Content::Tunnels(gtpu.share()));
                 Box::new(Queues::open(interface, (worker, workers), content, memory)?)
@@ -253,17 +296,17 @@ fn by_direction(all: &mut [Opening]) -> Result<Vec<WorkerPorts>, PortError> {
     Ok(out)
 }
 
-/// Makes a worker with its share of the queues.
-fn by_queue((worker, workers): (u32, u32), all: &mut [Opening]) -> Result<WorkerPorts, PortError> {
-    let mut memory = {
-        let interfaces = || all.iter().filter_map(Opening::af_xdp);
-        let sockets = interfaces().map(|interface| interface.queues().div_ceil(workers) as usize).sum();
-        let opened: Vec<_> = interfaces().map(|interface| interface.interface()).collect();
-        Memory::new(sockets, opened.iter().map(|interface| interface.device()))
-            .map_err(|error| PortError::AfXdp { place: "upf".to_owned(), error })?
-    };
-    let inputs = (0..all.len()).filter(|at| worker == 0 || all[*at].af_xdp().is_some()).collect();
-    let ports = all.iter_mut().map(|opened| opened.port(worker, workers, Some(&mut memory)));
+/// Makes a worker with its share of all interfaces.
+fn serving_all((worker, workers): (u32, u32), all: &mut [Opening]) -> Result<WorkerPorts, PortError> {
+    let opened: Vec<_> =
+        all.iter().filter_map(Opening::af_xdp).map(|interface| interface.interface()).collect();
+    let sockets = all.iter().filter_map(Opening::af_xdp);
+    let sockets = sockets.map(|interface| interface.queues().div_ceil(workers) as usize).sum();
+    let memory = || Memory::new(sockets, opened.iter().map(|interface| interface.device()));
+    let memory = (!opened.is_empty()).then(memory).transpose();
+    let mut memory = memory.map_err(|error| PortError::AfXdp { place: "upf".to_owned(), error })?;
+    let inputs = (0..all.len()).filter(|at| all[*at].is_read_by(worker)).collect();
+    let ports = all.iter_mut().map(|opened| opened.port(worker, workers, memory.as_mut()));
     let ports = ports.collect::<Result<_, _>>()?;
     Ok(WorkerPorts { name: format!("upf-{worker}"), ports, inputs })
 }

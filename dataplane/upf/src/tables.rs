@@ -20,6 +20,7 @@ use crate::bridge::{Bounds, Bridge};
 use crate::config::Config;
 use crate::interfaces::{Interface, Interfaces};
 pub use crate::mailbox::{Command, Mailbox};
+use crate::pipeline::limit::Limits;
 use crate::pipeline::translate::{self, Translations};
 use crate::plan::Kind;
 use crate::routes::Routes;
@@ -233,6 +234,8 @@ pub struct Tables {
     pub(crate) peers: Chunked<[AtomicU64; 4]>,
     /// Flows whose destination is redirected to an address.
     pub translations: Translations,
+    /// Limits of all workers together.
+    pub limits: Limits,
     mailboxes: std::sync::Mutex<Vec<std::sync::Weak<Mailbox>>>,
     held_octets: Arc<AtomicUsize>,
     /// Addresses at which this machine would receive its own packets; see [`Tables::set_local_addresses`].
@@ -275,6 +278,7 @@ impl Tables {
         let bridges: Vec<_> =
             interfaces.iter().map(|interface| carries_frames(interface).then(new_bridge)).collect();
         let stations = if bridges.iter().any(Option::is_some) { STATIONS as usize } else { 0 };
+        let translations = Translations::new(translate::ENTRIES);
         Tables {
             stations: arena.slots(stations),
             bridges,
@@ -284,7 +288,8 @@ impl Tables {
             sparse: arena.slots(SPARSE),
             policies: Cells::new(&domain, POLICIES),
             peers: (0..PEERS / PEER_CHUNK).map(|_| OnceLock::new()).collect(),
-            translations: Translations::new(translate::ENTRIES),
+            limits: Limits::new(translations.secret()),
+            translations,
             mailboxes: std::sync::Mutex::new(Vec::new()),
             held_octets: Arc::default(),
             local: std::sync::Mutex::new(config.local_far_ends(&[]).collect()),

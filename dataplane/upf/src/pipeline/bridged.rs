@@ -24,7 +24,6 @@ use super::ethernet::View;
 use super::{BATCH, Event, Inside, Meta, Pipeline, Ports, Source, State, Verdict, Verdicts, Way};
 use crate::bridge::{Learnt, Mac, NETWORK};
 use crate::session::{self, Endpoint, Entry, Policy, Route, flag};
-use crate::state::Meter;
 use crate::tables::Tables;
 
 /// Interval of copies of frames to sessions in the long run, and most copies at once: more than a network has
@@ -52,7 +51,6 @@ pub(super) struct Bridging {
     /// Frames from the data network to all sessions, as positions in the current batch.
     floods: Vec<(u16, Target)>,
     copies: Vector,
-    meter: Meter,
 }
 
 impl Bridging {
@@ -62,7 +60,6 @@ impl Bridging {
             targets: Vec::with_capacity(BATCH),
             floods: Vec::with_capacity(BATCH),
             copies: Vector::of(home),
-            meter: Meter::default(),
         }
     }
 
@@ -316,10 +313,10 @@ impl Pipeline {
     ) {
         let Some(mut bridging) = self.bridging.take_if(|bridging| !bridging.is_done()) else { return };
         let pass = std::mem::replace(&mut self.source, Source::Injected);
-        let Bridging { turned, targets, floods, copies, meter } = &mut *bridging;
+        let Bridging { turned, targets, floods, copies } = &mut *bridging;
         for (at, target) in floods.drain(..) {
             if let Some(buffer) = batch.frames().get(usize::from(at)) {
-                self.flood(tables, inside, (buffer.packet(), target), (copies, meter), now_ns, ports);
+                self.flood(tables, inside, (buffer.packet(), target), copies, now_ns, ports);
             }
         }
         self.begin(turned.len());
@@ -332,7 +329,7 @@ impl Pipeline {
         }
         self.run_frames(tables, inside, turned, now_ns, ports);
         for (buffer, target) in turned.frames().iter().zip(targets.iter()) {
-            self.flood(tables, inside, (buffer.packet(), *target), (copies, meter), now_ns, ports);
+            self.flood(tables, inside, (buffer.packet(), *target), copies, now_ns, ports);
         }
         targets.clear();
         turned.clear();
@@ -346,7 +343,7 @@ impl Pipeline {
         tables: &Tables,
         inside: &Inside<'_>,
         (frame, target): (&[u8], Target),
-        (copies, meter): (&mut Vector, &mut Meter),
+        copies: &mut Vector,
         now_ns: u64,
         ports: &mut Ports,
     ) {
@@ -361,7 +358,7 @@ impl Pipeline {
             }
             return;
         }
-        if !meter.conforms(now_ns, count * COPY_INTERVAL_NS, COPY_BURST_NS) {
+        if !tables.limits.copies.conforms(now_ns, count * COPY_INTERVAL_NS, COPY_BURST_NS) {
             return self.stats[self.worker].drops.count(DropReason::EthernetFlood);
         }
         for some in members.chunks(BATCH) {

@@ -23,7 +23,7 @@ const CONTROL_BURST_NS: u64 = 200 * CONTROL_INTERVAL_NS;
 impl Pipeline {
     /// Whether the CP function may get another packet now.
     pub(super) fn admits_control(&self, now_ns: u64) -> bool {
-        self.control_meter.conforms(now_ns, CONTROL_INTERVAL_NS, CONTROL_BURST_NS)
+        self.tables.limits.control.conforms(now_ns, CONTROL_INTERVAL_NS, CONTROL_BURST_NS)
     }
 
     /// Sends a packet into a tunnel; returns whether it is sent.
@@ -285,7 +285,7 @@ impl Pipeline {
         let (Some(network), Ok(flow)) = (to.or(from), Flow::parse(packet)) else { return };
         let link = *self.links.of(network);
         // The sender would not recognise a packet that was changed here.
-        if self.source.is_own() || !self.limiter.allows(now_ns, flow.source) {
+        if self.source.is_own() || !self.tables.limits.replies.allows(now_ns, flow.source) {
             return;
         }
         let mtu = u16::try_from(limit).unwrap_or(u16::MAX);

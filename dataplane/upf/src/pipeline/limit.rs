@@ -4,9 +4,14 @@
 //! must not become a flood of replies (RFC 4443 §2.4 (f), RFC 1812 §4.3.2.8). Each peer has a rate, and all
 //! peers together have one, so that one faulty peer does not take the replies of others. Peers share a fixed
 //! number of places by hash, so memory is bounded; when two peers fall on one place, they share a rate.
+//!
+//! All limits are those of the UPF, whatever its number of workers, which therefore share them ([`Limits`]).
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::state::Meter;
 
 /// Places for peers.
 const PLACES: usize = 256;
@@ -51,39 +56,59 @@ impl Pace {
     }
 }
 
-/// Limits the replies of one worker.
+/// What packets can make the workers of a UPF send, together.
+#[derive(Debug)]
+pub struct Limits {
+    /// Replies to packets that cannot be forwarded.
+    pub replies: Limiter,
+    /// Packets to the CP function.
+    pub control: Meter,
+    /// Copies of frames to several stations.
+    pub copies: Meter,
+}
+
+impl Limits {
+    /// The limits of a UPF; for `secret` see [`Limiter::new`].
+    pub fn new(secret: u64) -> Limits {
+        let replies = Limiter::new(Rates::REPLIES, secret);
+        Limits { replies, control: Meter::default(), copies: Meter::default() }
+    }
+}
+
+/// Limits replies.
 #[derive(Debug)]
 pub struct Limiter {
     peer: Pace,
     all: Pace,
     /// For each place, the time up to which its rate is used.
-    peers: Box<[u64; PLACES]>,
-    all_until_ns: u64,
+    peers: Box<[AtomicU64; PLACES]>,
+    all_until_ns: AtomicU64,
     /// Prevents senders from choosing with whom they share a place.
     secret: u64,
 }
 
 impl Limiter {
-    /// A limiter with these rates.
+    /// A limiter with these rates. Senders that know `secret` could choose with whom they share a place.
     pub fn new(rates: Rates, secret: u64) -> Limiter {
         Limiter {
             peer: Pace::new(rates.peer_per_s, rates.peer_burst),
             all: Pace::new(rates.all_per_s, rates.all_burst),
-            peers: Box::new([0; PLACES]),
-            all_until_ns: 0,
+            peers: Box::new([const { AtomicU64::new(0) }; PLACES]),
+            all_until_ns: AtomicU64::new(0),
             secret,
         }
     }
 
     /// Whether `peer` may be sent one more reply; if so, it is accounted for. A reply that one rate forbids is
-    /// not charged to the other.
-    pub fn allows(&mut self, now_ns: u64, peer: IpAddr) -> bool {
-        let place = self.place(peer);
-        let Some(peer_until) = self.peer.after_one_more(self.peers[place], now_ns) else { return false };
-        let Some(all_until) = self.all.after_one_more(self.all_until_ns, now_ns) else { return false };
-        self.peers[place] = peer_until;
-        self.all_until_ns = all_until;
-        true
+    /// not charged to the other, unless another worker has taken the last reply of all in the same moment.
+    pub fn allows(&self, now_ns: u64, peer: IpAddr) -> bool {
+        let all = |until| self.all.after_one_more(until, now_ns);
+        if all(self.all_until_ns.load(Relaxed)).is_none() {
+            return false;
+        }
+        let peer = &self.peers[self.place(peer)];
+        peer.fetch_update(Relaxed, Relaxed, |until| self.peer.after_one_more(until, now_ns)).is_ok()
+            && self.all_until_ns.fetch_update(Relaxed, Relaxed, all).is_ok()
     }
 
     /// The place of a peer. IPv6 peers count by their /64, as a host may use all its addresses.
@@ -112,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_peer_gets_its_burst_and_then_its_rate() {
-        let mut limiter = Limiter::new(RATES, 1);
+        let limiter = Limiter::new(RATES, 1);
         let passed = (0..1000).filter(|_| limiter.allows(0, peer(1))).count();
         assert_eq!(passed, 5);
         // Ten seconds of a flood: the burst, and then the rate.
@@ -124,7 +149,7 @@ mod tests {
 
     #[test]
     fn one_peer_does_not_silence_another() {
-        let mut limiter = Limiter::new(RATES, 1);
+        let limiter = Limiter::new(RATES, 1);
         while limiter.allows(0, peer(1)) {}
         let other = (2..).map(peer).find(|other| limiter.place(*other) != limiter.place(peer(1))).unwrap();
         assert!(limiter.allows(0, other));
@@ -132,7 +157,7 @@ mod tests {
 
     #[test]
     fn many_peers_share_the_rate_of_all() {
-        let mut limiter = Limiter::new(RATES, 1);
+        let limiter = Limiter::new(RATES, 1);
         let passed = (0..10_000).filter(|n| limiter.allows(0, peer(*n))).count();
         assert_eq!(passed, 20);
         let passed = (0..100_000u64).filter(|n| limiter.allows(n * 10_000, peer(*n as u16))).count();
@@ -141,7 +166,7 @@ mod tests {
 
     #[test]
     fn addresses_of_one_ipv6_host_are_one_peer() {
-        let mut limiter = Limiter::new(RATES, 7);
+        let limiter = Limiter::new(RATES, 7);
         let address = |host| IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host));
         assert_eq!((0..1000).filter(|host| limiter.allows(0, address(*host))).count(), 5);
     }
@@ -149,9 +174,32 @@ mod tests {
     #[test]
     fn rates_of_zero_are_the_lowest_there_are() {
         let none = Rates { peer_per_s: 0, peer_burst: 0, all_per_s: 0, all_burst: 0 };
-        let mut limiter = Limiter::new(none, 1);
+        let limiter = Limiter::new(none, 1);
         assert!(limiter.allows(5, peer(1)));
         assert!(!limiter.allows(6, peer(1)) && !limiter.allows(6, peer(2)));
         assert!(limiter.allows(5 + SECOND_NS, peer(1)));
+    }
+
+    /// However many workers reply, the rates are those of the UPF.
+    #[test]
+    fn workers_share_the_rates() {
+        let limiter = Limiter::new(RATES, 1);
+        let passed: usize = std::thread::scope(|scope| {
+            let worker = |own: u16| {
+                let limiter = &limiter;
+                // A second of a flood from 500 peers for each worker, and one peer that all have.
+                let allows = move |n: &u64| {
+                    limiter.allows(
+                        n * 20_000,
+                        peer(if n.is_multiple_of(2) { 0 } else { own + (n % 1000) as u16 }),
+                    )
+                };
+                scope.spawn(move || (0..50_000).filter(allows).count())
+            };
+            let workers: Vec<_> = (1..5).map(|n| worker(n * 1000)).collect();
+            workers.into_iter().map(|worker| worker.join().unwrap()).sum()
+        });
+        // The burst and the rate; a worker whose time is behind that of another loses a little.
+        assert!((90..=121).contains(&passed), "{passed}");
     }
 }

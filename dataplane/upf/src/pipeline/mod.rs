@@ -39,7 +39,7 @@ use tokio::sync::mpsc;
 
 use crate::interfaces::Interfaces;
 use crate::plan::Peer;
-use crate::state::{Meter, Writers};
+use crate::state::Writers;
 use crate::stats::WorkerStats;
 use crate::tables::{Command, Mailbox, Tables};
 use bridged::Bridging;
@@ -47,7 +47,6 @@ use fragments::Fragments;
 use graph::Way;
 use guard::{Closed, Guard};
 use held::Held;
-use limit::{Limiter, Rates};
 use links::Links;
 use packets::{Meta, NO_QFI, Packets, State, Verdict, Verdicts};
 use rcu::{Guard as Inside, Reader};
@@ -216,9 +215,6 @@ pub struct Pipeline {
     outputs: Outputs,
     replies: Vector,
     reply_positions: Vec<u16>,
-    /// Limits what packets can make the UPF send: error replies, packets to the CP function.
-    limiter: Limiter,
-    control_meter: Meter,
     /// Until this time, packets of unknown tunnels get no Error Indication.
     quiet_until_ns: u64,
 }
@@ -328,7 +324,6 @@ impl Pipeline {
             fragments: Fragments::default(),
             fragmented: Vec::new(),
             keys_are_known: false,
-            limiter: Limiter::new(Rates::REPLIES, tables.translations.secret()),
             frames: Vec::new(),
             bridging: tables.has_bridges().then(|| Box::new(Bridging::new(&home))),
             extra: Extra { vectors: Vec::new(), to: vec![Vec::new(); used] },
@@ -348,7 +343,6 @@ impl Pipeline {
             replies: Vector::of(&home),
             home,
             reply_positions: (0..REPLIES as u16).collect(),
-            control_meter: Meter::default(),
             quiet_until_ns: 0,
         }
     }

@@ -75,7 +75,7 @@ impl Pipeline {
     /// Replies to a faulty packet, unless there have been too many such replies lately, to this peer or to all
     /// ([`limit`](super::limit)). The limit also bounds how often a reply is allocated.
     pub(super) fn reply_error(&mut self, now_ns: u64, peer: SocketAddr, message: &Signalling) -> bool {
-        self.limiter.allows(now_ns, peer.ip()) && self.replies.push(&message.build(), peer)
+        self.tables.limits.replies.allows(now_ns, peer.ip()) && self.replies.push(&message.build(), peer)
     }
 }
 

@@ -1,0 +1,336 @@
+//! Three workers with the kernel's ports: sockets and queues by owner. Many sessions, both IP versions, both directions and
+//! several gNBs at once, on the real kernel in namespaces.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // helpers of tests fail as tests do
+
+#[path = "support/lab.rs"]
+mod lab;
+mod support;
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use lab::*;
+use net::link::Links;
+use packet::gtpu::{self, PduSession};
+use packet::{ipv4, protocol};
+use pfcp::message::*;
+use pfcp::*;
+use pktio::udp::UdpPort;
+use pktio::{Port, Vector};
+use support::*;
+
+const WORKERS: u32 = 3;
+const SESSIONS: u32 = 24;
+const GNBS: u32 = 3;
+const ROUNDS: u32 = 30;
+/// Packets of a session, IP version and direction in a round; of IPv4 one of them in two fragments.
+const BURST: u32 = 4;
+/// First payload octets: the number of the packet in its session, IP version and direction.
+const NUMBER: usize = 4;
+
+#[derive(Default, Clone, Copy)]
+struct Count {
+    packets: u64,
+    octets: u64,
+}
+
+impl Count {
+    fn add(&mut self, packet: &[u8]) {
+        self.packets += 1;
+        self.octets += packet.len() as u64;
+    }
+}
+
+struct Session {
+    seid: u64,
+    teid: u32,
+    number: u32,
+    uplink: Count,
+    downlink: Count,
+    /// Numbers of the next packets that arrive: IPv4 and IPv6, at the data network and at the gNB.
+    next_up: [u32; 2],
+    next_down: [u32; 2],
+}
+
+fn ue_v4(number: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(u32::from(UE_V4) + number)
+}
+
+fn ue_prefix(number: u32) -> Ipv6Addr {
+    Ipv6Addr::from_bits(UE_PREFIX.to_bits() + (u128::from(number) << 64))
+}
+
+/// An address of the UE, which changes with each packet: the /64 is the UE's.
+fn ue_v6(number: u32, packet: u32) -> Ipv6Addr {
+    Ipv6Addr::from_bits(ue_prefix(number).to_bits() | 1 << 48 | u128::from(packet))
+}
+
+fn gnb_address(number: u32) -> SocketAddr {
+    SocketAddr::new(IpAddr::from([10, 200, 0, 2 + (number % GNBS) as u8]), gtpu::PORT)
+}
+
+/// An IPv4 packet in two fragments.
+fn in_two(packet: &[u8], identification: u16) -> [Vec<u8>; 2] {
+    let payload = &packet[20..];
+    let address = |at: usize| <[u8; 4]>::try_from(&packet[at..at + 4]).unwrap().into();
+    let header =
+        ipv4::Header { identification, ..ipv4::Header::new(address(12), address(16), protocol::UDP) };
+    [(0, 1u16 << 13, &payload[..400]), (400 / 8, 0, &payload[400..])].map(|(offset, more, part)| {
+        let mut packet = header.build(part).unwrap();
+        packet[6..8].copy_from_slice(&(more | offset).to_be_bytes());
+        packet[10..12].fill(0);
+        let sum = packet::checksum::checksum(&packet[..20]);
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        packet
+    })
+}
+
+/// The packets of one session in one round, in their order.
+fn uplink(session: &Session, round: u32) -> Vec<Vec<u8>> {
+    let mut out = Vec::new();
+    for n in 0..BURST {
+        let number = round * BURST + n;
+        let payload = |length| [&number.to_be_bytes()[..], &vec![number as u8; length]].concat();
+        let v4 = udp(ue_v4(session.number).into(), SERVER_V4.into(), &payload(if n == 1 { 900 } else { 60 }));
+        match n {
+            1 => out.extend(in_two(&v4, number as u16)),
+            _ => out.push(v4),
+        }
+        out.push(udp(ue_v6(session.number, number).into(), SERVER_V6.into(), &payload(100)));
+    }
+    out
+}
+
+/// Sends what each session has for its gNB, one packet of each session after another.
+fn send_uplink(gnbs: &mut [UdpPort], sessions: &mut [Session], round: u32, upf: SocketAddr) {
+    let packets: Vec<_> = sessions.iter().map(|session| uplink(session, round)).collect();
+    for n in 0..packets[0].len() {
+        for (gnb, port) in gnbs.iter_mut().enumerate() {
+            let mut batch = Vector::new(SESSIONS as usize, 2048);
+            for (session, packets) in sessions.iter_mut().zip(&packets) {
+                if session.number % GNBS != gnb as u32 {
+                    continue;
+                }
+                session.uplink.add(&packets[n]);
+                assert!(batch.push(&packets[n], upf));
+                let mut frame = batch.last_mut().unwrap();
+                let length = frame.len();
+                let container = Some(PduSession::Uplink { qfi: QFI });
+                let taken = gtpu::encapsulate(frame.headroom(), session.teid, length, container).unwrap();
+                assert!(frame.grow_front(taken));
+            }
+            let all: Vec<u16> = (0..batch.len() as u16).collect();
+            assert_eq!(port.transmit(&mut batch, &all).packets, all.len());
+        }
+    }
+}
+
+/// Sends to every UE, one datagram of each session after another; one IPv4 datagram in fragments.
+fn send_downlink(servers: &[UdpSocket; 2], sessions: &[Session], round: u32) {
+    for n in 0..BURST {
+        let number = round * BURST + n;
+        let payload = |length| [&number.to_be_bytes()[..], &vec![number as u8; length]].concat();
+        for session in sessions {
+            let to = (ue_v4(session.number), 4000);
+            servers[0].send_to(&payload(if n == 1 { 1900 } else { 80 }), to).unwrap();
+            servers[1].send_to(&payload(120), (ue_v6(session.number, number), 4000)).unwrap();
+        }
+    }
+}
+
+/// Takes what has arrived at the data network.
+fn take_uplink(servers: &[UdpSocket; 2], sessions: &mut [Session]) {
+    for (version, server) in servers.iter().enumerate() {
+        let mut payload = [0; 2048];
+        while let Ok((length, from)) = server.recv_from(&mut payload) {
+            let of = |session: &&mut Session| match from.ip() {
+                IpAddr::V4(from) => from == ue_v4(session.number),
+                IpAddr::V6(from) => from.segments()[..4] == ue_prefix(session.number).segments()[..4],
+            };
+            let session = sessions.iter_mut().find(of).unwrap();
+            let number = u32::from_be_bytes(payload[..NUMBER].try_into().unwrap());
+            assert_eq!(number, session.next_up[version], "in order: session {}", session.number);
+            assert!(payload[NUMBER..length].iter().all(|octet| *octet == number as u8));
+            session.next_up[version] += 1;
+        }
+    }
+}
+
+/// Takes what has arrived at the gNBs. A later fragment must follow the first one of its packet.
+fn take_downlink(gnbs: &mut [UdpPort], sessions: &mut [Session], open: &mut HashMap<u32, u16>) {
+    for (gnb, port) in gnbs.iter_mut().enumerate() {
+        let mut batch = Vector::new(64, 2048);
+        while port.receive(&mut batch).unwrap() > 0 {
+            for frame in batch.frames() {
+                let message = gtpu::Packet::new(frame.packet()).unwrap();
+                let packet = &frame.packet()[message.header_len()..];
+                let session =
+                    sessions.iter_mut().find(|session| session.number + 1 == message.teid()).unwrap();
+                assert_eq!(session.number % GNBS, gnb as u32);
+                session.downlink.add(packet);
+                let v4 = packet[0] >> 4 == 4;
+                let fragment = if v4 { u16::from_be_bytes([packet[6], packet[7]]) & 0x3FFF } else { 0 };
+                let identification = u16::from_be_bytes([packet[4], packet[5]]);
+                let more = fragment & 0x2000 != 0;
+                let pending = if v4 { open.remove(&session.number) } else { None };
+                if fragment & 0x1FFF != 0 {
+                    assert_eq!(pending, Some(identification), "behind its first fragment");
+                } else {
+                    assert_eq!(pending, None, "all fragments of a packet follow each other");
+                    let at = if v4 { 28 } else { 48 };
+                    let number = u32::from_be_bytes(packet[at..at + NUMBER].try_into().unwrap());
+                    let next = &mut session.next_down[usize::from(!v4)];
+                    assert_eq!(number, *next, "in order: session {}", session.number);
+                    *next += 1;
+                }
+                if more {
+                    open.insert(session.number, identification);
+                }
+            }
+        }
+    }
+}
+
+/// How often each worker has waited for packets.
+fn waits() -> Vec<u64> {
+    let mut waits = Vec::new();
+    for worker in 0..WORKERS {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let paths: Vec<_> = tasks.map(|task| task.unwrap().path()).collect();
+        let named = |path: &&std::path::PathBuf| {
+            std::fs::read_to_string(path.join("comm"))
+                .is_ok_and(|name| name.trim() == format!("upf-{worker}"))
+        };
+        let path = paths.iter().find(named).unwrap_or_else(|| panic!("no worker {worker}"));
+        let status = std::fs::read_to_string(path.join("status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+        waits.push(line.trim().parse().unwrap());
+    }
+    waits
+}
+
+#[test]
+fn three_workers_keep_order_and_count_exactly() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let lab = runtime.block_on(Lab::new());
+    runtime.block_on(async {
+        let links = Links::in_ns(&lab.ran).unwrap();
+        for gnb in 1..GNBS {
+            links.add_address("n3", cidr(&format!("{}/24", gnb_address(gnb).ip()))).await.unwrap();
+        }
+        // Longer datagrams leave in fragments that the UPF need not cut again.
+        Links::in_ns(&lab.dn).unwrap().set_mtu("n6", 1300).await.unwrap();
+    });
+    let mut config = config("gw0");
+    let upf = SocketAddr::new(N3_CORE.parse().unwrap(), gtpu::PORT);
+    config.gtpu = Some(upf);
+    config.workers.count = Some(WORKERS);
+    let core = lab.core.runtime(2).unwrap();
+    let running = core.block_on(core.spawn(upf::start(config.clone()))).unwrap().unwrap();
+    let handle = running.handle();
+    let socket = lab.core.enter(|| UdpSocket::bind((SMF, 8805))).unwrap().unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut smf = Smf { socket, upf: config.pfcp, sequence: 0, started: 100 };
+    smf.associate(100);
+    let mut sessions: Vec<Session> = (0..SESSIONS).map(|number| establish(&mut smf, number)).collect();
+
+    let bind = |gnb| lab.ran.enter(|| UdpPort::bind(gnb_address(gnb), false)).unwrap().unwrap();
+    let mut gnbs: Vec<UdpPort> = (0..GNBS).map(bind).collect();
+    gnbs.iter_mut().for_each(UdpPort::keep_tunnels_apart);
+    let server = |address: IpAddr| {
+        let socket = lab.dn.enter(|| UdpSocket::bind((address, 5000))).unwrap().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        socket
+    };
+    let servers = [server(SERVER_V4.into()), server(SERVER_V6.into())];
+    let before = waits();
+    let mut open = HashMap::new();
+    for round in 0..ROUNDS {
+        send_uplink(&mut gnbs, &mut sessions, round, upf);
+        send_downlink(&servers, &sessions, round);
+        let all = (round + 1) * BURST;
+        wait_for("every packet arrives", || {
+            take_uplink(&servers, &mut sessions);
+            take_downlink(&mut gnbs, &mut sessions, &mut open);
+            sessions.iter().all(|session| session.next_up == [all; 2] && session.next_down == [all; 2])
+                && open.is_empty()
+        });
+    }
+    let after = waits();
+    assert!(
+        before.iter().zip(&after).all(|(before, after)| after > before),
+        "{before:?} {after:?}: all have worked"
+    );
+    let stats = handle.stats();
+    let drops = stats["drops"].as_object().unwrap();
+    assert!(drops.keys().all(|reason| reason == "link_local"), "{stats}");
+    for session in &sessions {
+        let Message::SessionDeletionResponse(response) = smf.ask(session.seid, SessionDeletionRequest {})
+        else {
+            panic!("the session is deleted");
+        };
+        let volume = response.usage_reports[0].volume.unwrap();
+        let counted = [volume.uplink_packets, volume.uplink, volume.downlink_packets, volume.downlink];
+        let Session { uplink, downlink, .. } = session;
+        let passed = [uplink.packets, uplink.octets, downlink.packets, downlink.octets];
+        assert_eq!(counted, passed.map(Some), "session {}", session.number);
+    }
+    core.block_on(running.stop());
+}
+
+fn establish(smf: &mut Smf, number: u32) -> Session {
+    let mut request = establishment(u64::from(number) + 1);
+    request.create_qers[0].mbr = None;
+    for pdr in &mut request.create_pdrs {
+        if let Some(ue) = &mut pdr.pdi.ue_ip_address {
+            (ue.ipv4, ue.ipv6) = (Some(ue_v4(number)), Some(ue_prefix(number)));
+        }
+    }
+    let IpAddr::V4(gnb) = gnb_address(number).ip() else { panic!("an IPv4 address") };
+    request.create_fars[1] = forward(2, DestinationInterface::Access, Some((number + 1, gnb)));
+    let (seid, teid) = smf.establish_as(request);
+    let (uplink, downlink) = (Count::default(), Count::default());
+    Session { seid, teid, number, uplink, downlink, next_up: [0; 2], next_down: [0; 2] }
+}
+
+/// What cannot be is said when the UPF starts, and before packets are lost.
+#[test]
+fn impossible_numbers_of_workers_are_named() {
+    let namespace = net::netns::NetNs::new().unwrap();
+    let core = namespace.runtime(1).unwrap();
+    let start = |change: &dyn Fn(&mut upf::Config)| {
+        let mut config = config("gw0");
+        change(&mut config);
+        core.block_on(core.spawn(upf::start(config))).unwrap()
+    };
+    let taken =
+        namespace.enter(|| UdpPort::bind_group("127.0.0.7:2152".parse().unwrap(), 2)).unwrap().unwrap();
+    let error = start(&|config| config.workers.count = Some(2)).unwrap_err().to_string();
+    assert!(error.contains("127.0.0.7:2152") && error.contains("upf.gtpu"), "{error}");
+    drop(taken);
+    for (count, cores, said) in [
+        (Some(0), vec![], "upf.workers: count must be between 1 and 256, not 0"),
+        (Some(257), vec![], "not 257"),
+        (Some(2), vec![0], "2 workers need 2 cores, not 1"),
+        (Some(2), vec![0, 0], "core 0 appears twice"),
+        (Some(1), vec![100_000], "core 100000 does not exist"),
+        (None, vec![0], "there are 2 workers; give as many cores, not 1"),
+    ] {
+        let change =
+            |config: &mut upf::Config| (config.workers.count, config.workers.cores) = (count, cores.clone());
+        let error = start(&change).unwrap_err().to_string();
+        assert!(error.contains(said), "{said}: {error}");
+    }
+    let first = pktio::poll::cores().unwrap()[0];
+    let pinned =
+        start(&|config| (config.workers.count, config.workers.cores) = (Some(1), vec![first])).unwrap();
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let mut paths = tasks
+        .filter(|path| std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == "upf-0"));
+    let allowed = |path: std::path::PathBuf| {
+        let status = std::fs::read_to_string(path.join("status")).unwrap();
+        status.lines().find_map(|line| Some(line.strip_prefix("Cpus_allowed_list:")?.trim().to_owned()))
+    };
+    assert!(paths.any(|path| allowed(path) == Some(first.to_string())));
+    core.block_on(pinned.stop());
+}
