@@ -268,11 +268,10 @@ impl Port for Sink {
         let frames = batch.frames();
         let packets = selected.iter().filter_map(|at| frames.get(usize::from(*at)));
         if let Some(record) = &self.0 {
-            let kept = packets
-                .clone()
-                .map(pktio::Frame::packet)
-                .zip(selected.iter().map(|at| batch.peer((*at).into())));
-            let kept = kept.map(|(packet, peer)| (packet.to_vec(), peer));
+            let kept = selected.iter().filter_map(|at| {
+                let packet = frames.get(usize::from(*at))?.packet().to_vec();
+                Some((packet, batch.destination((*at).into())?))
+            });
             record.lock().unwrap_or_else(PoisonError::into_inner).extend(kept);
         }
         let bytes = packets.map(pktio::Frame::len).sum();

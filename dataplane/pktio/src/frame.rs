@@ -50,9 +50,9 @@ pub(crate) mod memory {
 pub(crate) struct RawFrame {
     /// First octet of the memory.
     pub base: NonNull<u8>,
-    /// What the pool calls it.
+    /// What the pool calls it: a number below [`TOKENS`].
     pub token: u64,
-    /// Octets of the memory.
+    /// Octets of the memory: not 0.
     pub room: u16,
     /// Where the packet begins in it.
     pub start: u16,
@@ -60,14 +60,21 @@ pub(crate) struct RawFrame {
     pub end: u16,
 }
 
+/// Tokens are below this: they number chunks, or are addresses, of which user space has no higher ones.
+pub(crate) const TOKENS: u64 = 1 << 48;
+
 /// One packet in its chunk.
 pub struct Frame {
-    /// `None` after the chunk was taken.
-    base: Option<NonNull<u8>>,
-    token: u64,
+    /// After the chunk was taken, it points nowhere.
+    base: NonNull<u8>,
+    /// The token in pieces of 16 bits, so that a frame is small.
+    token: [u16; 3],
+    /// 0 after the chunk was taken; `start` and `end` then are too.
     room: u16,
     start: u16,
     end: u16,
+    /// Number of the peer to which the packet is sent; 0 for the vector's peer at its position.
+    to: u16,
     tos: u8,
 }
 
@@ -80,7 +87,8 @@ pub(crate) const NO_PEER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr
 
 impl Frame {
     /// A frame without chunk.
-    pub(crate) const GONE: Frame = Frame { base: None, token: 0, room: 0, start: 0, end: 0, tos: 0 };
+    pub(crate) const GONE: Frame =
+        Frame { base: NonNull::dangling(), token: [0; 3], room: 0, start: 0, end: 0, to: 0, tos: 0 };
 
     /// Makes this the frame of a chunk, field by field: a frame that is built elsewhere and moved is read again before
     /// its parts have left the processor's store queue.
@@ -90,30 +98,40 @@ impl Frame {
     #[inline(always)]
     pub(crate) unsafe fn fill_in(&mut self, raw: RawFrame) {
         let RawFrame { base, token, room, start, end } = raw;
-        debug_assert!(start <= end && end <= room);
-        self.base = Some(base);
-        self.token = token;
-        (self.room, self.start, self.end, self.tos) = (room, start, end, 0);
+        debug_assert!(start <= end && end <= room && room > 0 && token < TOKENS);
+        self.base = base;
+        self.token = [token as u16, (token >> 16) as u16, (token >> 32) as u16];
+        (self.room, self.start, self.end) = (room, start, end);
+        (self.to, self.tos) = (0, 0);
     }
 
     /// Takes the chunk; the frame is then gone. `None` if it was before.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<RawFrame> {
-        let base = self.base.take()?;
-        let Frame { token, room, start, end, .. } = *self;
+        if self.is_gone() {
+            return None;
+        }
+        let Frame { base, token: [a, b, c], room, start, end, .. } = *self;
+        self.base = NonNull::dangling();
         (self.start, self.end, self.room) = (0, 0, 0);
-        Some(RawFrame { base, token, room, start, end })
+        Some(RawFrame {
+            base,
+            token: u64::from(c) << 32 | u64::from(b) << 16 | u64::from(a),
+            room,
+            start,
+            end,
+        })
     }
 
     /// Whether the chunk has been taken: the packet was sent, and there is nothing left to send.
     #[inline]
     pub fn is_gone(&self) -> bool {
-        self.base.is_none()
+        self.room == 0
     }
 
     #[inline(always)]
     fn base(&self) -> *mut u8 {
-        self.base.unwrap_or(NonNull::dangling()).as_ptr()
+        self.base.as_ptr()
     }
 
     /// The packet.
@@ -139,6 +157,12 @@ impl Frame {
     #[inline(always)]
     pub fn tos(&self) -> u8 {
         self.tos
+    }
+
+    /// The number of the peer to which the packet is sent; 0 if its vector has the address.
+    #[inline(always)]
+    pub(crate) fn to(&self) -> u16 {
+        self.to
     }
 
     /// Asks the processor to fetch the packet's first octets.
@@ -167,13 +191,15 @@ impl Frame {
         let _ = offset;
     }
 
-    /// Makes a packet of the `n` octets behind the headroom; `false`, and an empty packet, when there are not so many.
+    /// Makes a new packet of the `n` octets behind the headroom; `false`, and an empty packet, when there are not so
+    /// many.
     #[inline(always)]
     fn restore(&mut self, n: usize) -> bool {
         let start = self.room.min(HEADROOM as u16);
         let fits = n <= usize::from(self.room - start);
         self.start = start;
         self.end = if fits { start + n as u16 } else { start };
+        (self.to, self.tos) = (0, 0);
         fits
     }
 
@@ -197,7 +223,7 @@ impl fmt::Debug for Frame {
 /// A packet of a vector, to change in place.
 pub struct FrameMut<'a> {
     frame: &'a mut Frame,
-    /// On a UDP port: the sender after receiving, the destination when sending.
+    /// On a UDP port: the sender after receiving; the destination when sending, unless that is a number.
     pub peer: &'a mut SocketAddr,
 }
 
@@ -214,6 +240,12 @@ impl<'a> FrameMut<'a> {
     #[inline(always)]
     pub(crate) fn new(frame: &'a mut Frame, peer: &'a mut SocketAddr) -> FrameMut<'a> {
         FrameMut { frame, peer }
+    }
+
+    /// On a UDP port: the packet is sent to the peer with this number in the vector's table ([`Vector::set_peers`]).
+    #[inline(always)]
+    pub fn send_to(&mut self, number: u16) {
+        self.frame.to = number;
     }
 
     /// The packet, to change in place.
@@ -261,7 +293,8 @@ impl<'a> FrameMut<'a> {
         self.frame.end += n.min(usize::from(self.frame.room - self.frame.end)) as u16;
     }
 
-    /// Replaces the packet; `false`, and an empty packet, when it does not fit.
+    /// Replaces the packet by a new one, without traffic class and number of a peer; `false`, and an empty packet, when it
+    /// does not fit.
     #[inline]
     pub fn set(&mut self, packet: &[u8]) -> bool {
         let fits = self.restore(packet.len());
@@ -271,7 +304,7 @@ impl<'a> FrameMut<'a> {
         fits
     }
 
-    /// Makes a packet of the `n` octets behind the headroom, whatever they are; `false`, and an empty packet, when
+    /// Makes a new packet of the `n` octets behind the headroom, whatever they are; `false`, and an empty packet, when
     /// there are not so many. For generators of load, which write a packet once and send it often.
     #[inline(always)]
     pub fn restore(&mut self, n: usize) -> bool {
@@ -288,7 +321,6 @@ impl<'a> FrameMut<'a> {
     #[inline]
     pub(crate) fn space(&mut self) -> &mut [u8] {
         self.restore(0);
-        self.frame.tos = 0;
         let (start, room) = (usize::from(self.frame.start), usize::from(self.frame.room));
         // SAFETY: `start <= room`.
         unsafe { self.frame.memory(start, room) }

@@ -27,9 +27,11 @@ pub mod dpdk;
 pub mod frame;
 pub mod memif;
 pub mod memory;
+mod name;
 pub mod offload;
 pub mod outbox;
 pub mod owner;
+pub mod peers;
 pub mod poll;
 pub mod slab;
 pub mod stack;
@@ -44,6 +46,7 @@ use std::os::fd::BorrowedFd;
 use telemetry::DropReason;
 
 pub use frame::{Frame, FrameMut, HEADROOM, Pool};
+pub use peers::Peers;
 pub use slab::Slab;
 pub use vector::{VECTOR, Vector};
 
@@ -73,8 +76,9 @@ pub trait Port: Send {
     fn receive(&mut self, vector: &mut Vector) -> io::Result<usize>;
 
     /// Sends the packets of `vector` at the positions `selected`, in that order. A UDP port sends each to
-    /// its frame's peer, with its traffic class. The selected packets are used up: a port may change them, or take
-    /// their memory along ([`Frame::is_gone`]). Positions outside the vector, and packets sent before, are errors.
+    /// the peer whose number its frame has ([`FrameMut::send_to`]), else to its peer in the vector, with its traffic
+    /// class. The selected packets are used up: a port may change them, or take their memory along
+    /// ([`Frame::is_gone`]). Positions outside the vector, packets sent before, and numbers of no peer are errors.
     fn transmit(&mut self, vector: &mut Vector, selected: &[u16]) -> Sent;
 
     /// Calls `count` with each reason for which packets were lost since the last call without [`Port::transmit`] having

@@ -78,7 +78,11 @@ impl Port for MemoryPort {
                 sent.full += 1;
                 continue;
             }
-            queues.from_port.push_back((buffer.packet().to_vec(), batch.peer(position.into())));
+            let Some(peer) = batch.destination(position.into()) else {
+                sent.errors += 1;
+                continue;
+            };
+            queues.from_port.push_back((buffer.packet().to_vec(), peer));
             sent.packets += 1;
             sent.bytes += buffer.len();
         }
@@ -113,6 +117,7 @@ impl<F: FnMut(usize, FrameMut<'_>) + Send> Port for Generator<F> {
         let count = batch.len();
         for (i, mut frame) in batch.frames_mut().enumerate() {
             frame.set_tos(0);
+            frame.send_to(0);
             (self.fill)(i, frame);
         }
         Ok(count)

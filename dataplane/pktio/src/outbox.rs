@@ -158,7 +158,10 @@ impl Port for Outbox {
             } else if packets.len() >= CAPACITY {
                 sent.full += 1;
             } else {
-                let peer = batch.peer(position.into());
+                let Some(peer) = batch.destination(position.into()) else {
+                    sent.errors += 1;
+                    continue;
+                };
                 packets.push_back((buffer.packet().to_vec(), peer, buffer.tos()));
                 sent.packets += 1;
                 sent.bytes += buffer.len();

@@ -9,7 +9,7 @@
 
 use std::io;
 use std::mem;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
@@ -17,6 +17,8 @@ use std::sync::Arc;
 use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::bpf::BpfError;
+use crate::name::Name;
+use crate::peers::View;
 use crate::{Frame, FrameMut, Port, Sent, Vector, owner};
 
 /// Most packets per system call; larger batches take several.
@@ -46,6 +48,7 @@ pub struct UdpPort {
     /// Whether all packets of a message have the same TEID.
     one_tunnel: bool,
     waiting: Waiting,
+    peers: View,
     /// Messages to ask for, so that they have about as many packets as a call can take.
     ask: usize,
 }
@@ -140,6 +143,8 @@ impl Control {
 
 /// The packets that the message under way has so far.
 struct Run {
+    /// The number of the destination; if it is 0, its address counts.
+    to: u16,
     peer: SocketAddr,
     tos: u8,
     segment: usize,
@@ -151,13 +156,13 @@ struct Run {
 
 impl Run {
     fn new(frame: &Frame, peer: SocketAddr) -> Run {
-        let (length, tos) = (frame.len(), frame.tos());
-        Run { peer, tos, segment: length, packets: 1, octets: length, ended: length == 0 }
+        let (length, tos, to) = (frame.len(), frame.tos(), frame.to());
+        Run { to, peer, tos, segment: length, packets: 1, octets: length, ended: length == 0 }
     }
 
     /// Takes the packet into the message if it fits there.
     #[inline]
-    fn takes(&mut self, frame: &Frame, peer: SocketAddr) -> bool {
+    fn takes(&mut self, frame: &Frame, peer: &SocketAddr) -> bool {
         let length = frame.len();
         let fits = !self.ended
             && length <= self.segment
@@ -165,7 +170,8 @@ impl Run {
             && self.packets < SEGMENTS
             && self.octets + length <= SEGMENTED
             && self.tos == frame.tos()
-            && self.peer == peer;
+            && self.to == frame.to()
+            && (self.to != 0 || self.peer == *peer);
         if fits {
             self.packets += 1;
             self.octets += length;
@@ -181,7 +187,7 @@ struct Headers {
     messages: Box<[libc::mmsghdr]>,
     /// One per packet that is sent, two per message that is received.
     vectors: Box<[libc::iovec]>,
-    names: Box<[libc::sockaddr_storage]>,
+    names: Box<[Name]>,
     /// Two per message: traffic class and length of segments, in either order.
     controls: Box<[[Control; 2]]>,
 }
@@ -199,18 +205,13 @@ impl std::fmt::Debug for Headers {
 impl Headers {
     fn new() -> Headers {
         // SAFETY: the types are plain C structs for which all zeroes is a valid value.
-        let (message, vector, name, control) = unsafe {
-            (
-                mem::zeroed::<libc::mmsghdr>(),
-                mem::zeroed::<libc::iovec>(),
-                mem::zeroed::<libc::sockaddr_storage>(),
-                mem::zeroed::<Control>(),
-            )
+        let (message, vector, control) = unsafe {
+            (mem::zeroed::<libc::mmsghdr>(), mem::zeroed::<libc::iovec>(), mem::zeroed::<Control>())
         };
         Headers {
             messages: vec![message; CALL].into_boxed_slice(),
             vectors: vec![vector; 2 * CALL].into_boxed_slice(),
-            names: vec![name; CALL].into_boxed_slice(),
+            names: vec![Name::NONE; CALL].into_boxed_slice(),
             controls: vec![[control; 2]; CALL].into_boxed_slice(),
         }
     }
@@ -221,7 +222,7 @@ impl Headers {
         let vector =
             |memory: &mut [u8]| libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: memory.len() };
         (self.vectors[2 * i], self.vectors[2 * i + 1]) = (vector(data), vector(more));
-        self.start(i, 2 * i, size_of::<libc::sockaddr_storage>());
+        self.start(i, 2 * i, Name::ROOM);
         let header = &mut self.messages[i].msg_hdr;
         header.msg_iovlen = 2;
         header.msg_control = self.controls[i].as_mut_ptr().cast();
@@ -239,7 +240,7 @@ impl Headers {
         let [a, b, c, d, ..] = control.value;
         let segment =
             if is_several { libc::c_int::from_ne_bytes([a, b, c, d]).max(1) as usize } else { length };
-        Message { length, segment: segment.max(1), peer: read_name(&self.names[i]) }
+        Message { length, segment: segment.max(1), peer: self.names[i].address() }
     }
 
     /// Makes message `i` of vector `vector`, with its name of `name_len` octets.
@@ -358,6 +359,7 @@ impl UdpPort {
             segmentation,
             one_tunnel: false,
             waiting: Waiting::default(),
+            peers: View::default(),
             ask: CALL,
         }
     }
@@ -549,6 +551,8 @@ impl Port for UdpPort {
 
     fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         let mut sent = Sent::default();
+        let mut view = mem::take(&mut self.peers);
+        let peers = view.enter(batch);
         for group in selected.chunks(CALL) {
             let (mut messages, mut vectors) = (0, 0);
             let (mut run, mut last): (Option<Run>, &[u8]) = (None, &[]);
@@ -557,7 +561,7 @@ impl Port for UdpPort {
                     sent.errors += 1;
                     continue;
                 };
-                let (packet, peer) = (buffer.packet(), batch.peer(position.into()));
+                let (packet, peer) = (buffer.packet(), &batch.peers()[usize::from(position)]);
                 // The kernel only reads through the vectors of sendmmsg; the type is shared with recvmmsg.
                 self.headers.vectors[vectors] =
                     libc::iovec { iov_base: packet.as_ptr().cast_mut().cast(), iov_len: packet.len() };
@@ -568,69 +572,33 @@ impl Port for UdpPort {
                 {
                     self.headers.extend(messages - 1, run.segment);
                 } else {
-                    let name_len = write_name(&mut self.headers.names[messages], peer);
-                    self.headers.start(messages, vectors, name_len);
+                    let name = match buffer.to() {
+                        0 => Some(Name::from(*peer)),
+                        number => peers.get(number).copied(),
+                    };
+                    let Some(name) = name else {
+                        sent.errors += 1;
+                        continue;
+                    };
+                    self.headers.names[messages] = name;
+                    self.headers.start(messages, vectors, name.len());
                     if buffer.tos() != 0 {
-                        self.headers.set_tos(messages, buffer.tos(), peer.is_ipv6());
+                        self.headers.set_tos(messages, buffer.tos(), name.is_ipv6());
                     }
                     messages += 1;
-                    run = Some(Run::new(buffer, peer));
+                    run = Some(Run::new(buffer, *peer));
                 }
                 (vectors, last) = (vectors + 1, packet);
             }
             self.flush(messages, &mut sent);
         }
+        drop(peers);
+        self.peers = view;
         sent
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.socket.as_fd())
-    }
-}
-
-/// Writes a socket address in the kernel's form and returns its length.
-#[inline]
-fn write_name(name: &mut libc::sockaddr_storage, address: SocketAddr) -> usize {
-    match address {
-        SocketAddr::V4(address) => {
-            let out = libc::sockaddr_in {
-                sin_family: libc::AF_INET as libc::sa_family_t,
-                sin_port: address.port().to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
-                sin_zero: [0; 8],
-            };
-            // SAFETY: `sockaddr_storage` is at least as large and as aligned as any socket address.
-            unsafe { std::ptr::from_mut(name).cast::<libc::sockaddr_in>().write(out) };
-            size_of::<libc::sockaddr_in>()
-        }
-        SocketAddr::V6(address) => {
-            let out = libc::sockaddr_in6 {
-                sin6_family: libc::AF_INET6 as libc::sa_family_t,
-                sin6_port: address.port().to_be(),
-                sin6_flowinfo: address.flowinfo(),
-                sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
-                sin6_scope_id: address.scope_id(),
-            };
-            // SAFETY: as above.
-            unsafe { std::ptr::from_mut(name).cast::<libc::sockaddr_in6>().write(out) };
-            size_of::<libc::sockaddr_in6>()
-        }
-    }
-}
-
-/// Reads a socket address that the kernel wrote.
-#[inline]
-fn read_name(name: &libc::sockaddr_storage) -> SocketAddr {
-    if i32::from(name.ss_family) == libc::AF_INET6 {
-        // SAFETY: the family says that the kernel wrote a `sockaddr_in6`, which fits the storage.
-        let name = unsafe { &*std::ptr::from_ref(name).cast::<libc::sockaddr_in6>() };
-        let address = Ipv6Addr::from(name.sin6_addr.s6_addr);
-        SocketAddr::V6(SocketAddrV6::new(address, u16::from_be(name.sin6_port), 0, name.sin6_scope_id))
-    } else {
-        // SAFETY: an IPv4 socket reports `sockaddr_in`, which fits the storage; all its bit patterns are valid.
-        let name = unsafe { &*std::ptr::from_ref(name).cast::<libc::sockaddr_in>() };
-        let address = Ipv4Addr::from(name.sin_addr.s_addr.to_ne_bytes());
-        SocketAddr::V4(SocketAddrV4::new(address, u16::from_be(name.sin_port)))
     }
 }
 
@@ -755,6 +723,44 @@ mod tests {
                     }
                 }
                 assert_eq!(expected.next(), None);
+            }
+        }
+    }
+
+    /// Packets to peers by number, mixed with packets to addresses, arrive at the peers that the numbers stand for then.
+    #[test]
+    fn packets_to_numbers_arrive_at_their_peers() {
+        let bind = || UdpPort::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        let (mut a, mut ports) = (bind(), [bind(), bind(), bind()]);
+        let peers = Arc::new(crate::Peers::default());
+        let mut out = Vector::new(64, 64);
+        out.set_peers(&peers);
+        for round in 0..3usize {
+            for number in 1..3usize {
+                assert!(peers.set(number as u16, ports[(number + round) % 3].local()));
+            }
+            out.clear();
+            let mut expected: [Vec<Vec<u8>>; 3] = Default::default();
+            for n in 0..60u8 {
+                let number = usize::from(n / 4 % 4);
+                assert!(out.push(&[n], ports[2].local()));
+                out.last_mut().unwrap().send_to(number as u16);
+                match number {
+                    0 => expected[2].push(vec![n]),
+                    1 | 2 => expected[(number + round) % 3].push(vec![n]),
+                    _ => {}
+                }
+            }
+            let all: Vec<u16> = (0..60).collect();
+            let sent = a.transmit(&mut out, &all);
+            let count = expected.iter().map(Vec::len).sum();
+            assert_eq!(sent, Sent { packets: count, bytes: count, errors: 60 - count, ..Sent::default() });
+            for (port, expected) in ports.iter_mut().zip(expected) {
+                let (mut batch, mut received) = (Vector::new(64, 64), Vec::new());
+                while port.receive(&mut batch).unwrap() > 0 {
+                    received.extend(batch.frames().iter().map(|frame| frame.packet().to_vec()));
+                }
+                assert_eq!(received, expected);
             }
         }
     }

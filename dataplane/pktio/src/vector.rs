@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::frame::{Frame, FrameMut, NO_PEER, Pool, RawFrame};
+use crate::peers::Peers;
 use crate::slab::Slab;
 
 /// Most packets of a vector: large enough to spread system calls, small enough to stay in the first-level caches.
@@ -31,6 +32,8 @@ pub struct Vector {
     /// Whether chunks of the home pool may have been taken since the last [`Vector::have`].
     gaps: bool,
     peers: [SocketAddr; VECTOR],
+    /// Where packets are sent whose frames have the number of a peer.
+    table: Option<Arc<Peers>>,
 }
 
 impl Vector {
@@ -55,6 +58,7 @@ impl Vector {
             lent: false,
             gaps: false,
             peers: [NO_PEER; VECTOR],
+            table: None,
         }
     }
 
@@ -103,13 +107,40 @@ impl Vector {
         (self.len > 0).then(|| self.frame_mut(self.len - 1))
     }
 
-    /// On a UDP port: the sender of a packet after receiving, its destination when sending.
+    /// On a UDP port: the sender of a packet after receiving; its destination when sending, unless that is a number.
     #[inline]
     pub fn peer(&self, at: usize) -> SocketAddr {
         self.peers[at]
     }
 
-    /// The peers of all packets.
+    /// Where a packet is sent; `None` if nobody has its number. Takes a lock if it has one: ports that send many packets
+    /// read the table otherwise.
+    ///
+    /// # Panics
+    /// There is no such packet.
+    pub fn destination(&self, at: usize) -> Option<SocketAddr> {
+        match self.frames()[at].to() {
+            0 => Some(self.peers[at]),
+            number => self.table.as_ref()?.address(number),
+        }
+    }
+
+    /// Makes `table` the one in which the packets' destinations have their numbers ([`FrameMut::send_to`]), until
+    /// there is another.
+    #[inline]
+    pub fn set_peers(&mut self, table: &Arc<Peers>) {
+        if !self.table.as_ref().is_some_and(|known| Arc::ptr_eq(known, table)) {
+            self.table = Some(Arc::clone(table));
+        }
+    }
+
+    /// The table of the packets' destinations.
+    #[inline]
+    pub(crate) fn peers_table(&self) -> Option<&Arc<Peers>> {
+        self.table.as_ref()
+    }
+
+    /// The senders of all packets, as [`Vector::peer`].
     pub fn peers(&self) -> &[SocketAddr] {
         &self.peers[..self.len]
     }
@@ -188,7 +219,6 @@ impl Vector {
         if !frame.set(packet) {
             return false;
         }
-        frame.set_tos(0);
         *frame.peer = peer;
         self.len += 1;
         true
@@ -267,7 +297,7 @@ impl Vector {
     ///
     /// # Safety
     /// The frame is of that pool and was free or has just been received, its memory is initialised, `start <= end <=
-    /// room`, nobody else uses it until it is taken again, and the pool keeps it mapped until then.
+    /// room`, its room is not 0, its token below [`TOKENS`](crate::frame::TOKENS), nobody else uses it until it is taken again, and the pool keeps it mapped until then.
     #[inline(always)]
     pub(crate) unsafe fn lend(&mut self, raw: RawFrame) {
         debug_assert!(self.len < self.capacity && (!self.lent || self.drawn == self.len));

@@ -15,7 +15,8 @@ use foldhash::HashMap;
 use crate::pipeline::redirect::UrlRedirect;
 use crate::plan::{Action, Kind, OuterHeader, Plan, PlanError};
 use crate::session::{self, Endpoint, NO_PEER, Policy, Route};
-use crate::tables::{PEERS, POLICIES, Tables};
+use crate::tables::{POLICIES, Tables};
+use pktio::peers::PEERS;
 use rcu::Bin;
 
 /// The numbers and their reference counts; see the module.
@@ -54,7 +55,10 @@ impl session::Peers for References {
             }
             None => return Err(PlanError::Full("peers")),
         };
-        self.tables.set_peer(number, header.interface, header.peer);
+        if !self.tables.set_peer(number, header.interface, header.peer) {
+            self.free_peers.push(number);
+            return Err(PlanError::Full("memory for peers"));
+        }
         self.by_number[usize::from(number)] = (peer, 0);
         self.peers.insert(peer, number);
         self.fresh_peers.push(number);

@@ -13,8 +13,8 @@ mod writer;
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 
 use crate::bridge::{Bounds, Bridge};
 use crate::config::Config;
@@ -26,6 +26,7 @@ use crate::plan::Kind;
 use crate::routes::Routes;
 use crate::session::{Endpoint, Policy, TableKey};
 use net::link::Cidr;
+use pktio::peers::PEERS;
 use rcu::{Bin, Cell, Cells, Domain, Guard, Lines, Memory, Region, RegionError, Slots};
 pub use writer::{Held, Writer, layout};
 
@@ -39,9 +40,6 @@ const SHARDS: usize = 256;
 const SPARSE: usize = 1 << 20;
 /// Most policies.
 pub(crate) const POLICIES: usize = 1 << 20;
-/// Most peers, and number of peers in a chunk.
-pub(crate) const PEERS: usize = 1 << 16;
-pub(crate) const PEER_CHUNK: usize = 256;
 /// Most Ethernet sessions in data networks. A frame to all of a network is sent that often.
 pub const STATIONS: u32 = 8192;
 
@@ -105,9 +103,6 @@ struct PoolV4 {
     slots: Slots<Endpoint>,
 }
 
-/// Position of the [`Receiver`] in a peer's first word.
-const PEER_RECEIVER: u32 = 24;
-
 /// Who receives packets to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Receiver {
@@ -120,25 +115,27 @@ pub enum Receiver {
     All,
 }
 
-/// Position of the interface's number in a peer's first word.
-const PEER_INTERFACE: u32 = 32;
+/// In the word of a [`FarEnd`]: the receiver, from 1 on, and the position of the interface's number.
+const FAR_END_RECEIVER: u16 = 3;
+const FAR_END_INTERFACE: u32 = 8;
 
-/// The far end of tunnels.
+/// The far end of tunnels. Ports know its address ([`Tables::peers`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FarEnd {
-    /// Its address.
-    pub address: SocketAddr,
     /// Number of the interface through which it is reached.
     pub interface: u8,
-    /// Who receives packets to this address.
+    /// Who receives packets to its address.
     pub receiver: Receiver,
+}
+
+impl FarEnd {
+    fn word(self) -> u16 {
+        u16::from(self.interface) << FAR_END_INTERFACE | (self.receiver as u16 + 1)
+    }
 }
 
 /// The table and index of a slot in which to look up a packet's endpoint.
 pub type SlotRef<'t> = (&'t Slots<Endpoint>, usize);
-
-/// An array whose chunks are allocated on first use.
-pub(crate) type Chunked<T> = Box<[OnceLock<Box<[T]>>]>;
 
 /// The keys of one network instance.
 struct Keys {
@@ -231,7 +228,10 @@ pub struct Tables {
     /// The bridges of Ethernet data networks, by number of their interface.
     bridges: Vec<Option<Bridge>>,
     pub(crate) policies: Cells<Policy>,
-    pub(crate) peers: Chunked<[AtomicU64; 4]>,
+    /// The far ends of tunnels by number, as words; zero for none.
+    far_ends: Box<[AtomicU16]>,
+    /// Their addresses.
+    peers: Arc<pktio::Peers>,
     /// Flows whose destination is redirected to an address.
     pub translations: Translations,
     /// Limits of all workers together.
@@ -287,7 +287,8 @@ impl Tables {
             interfaces,
             sparse: arena.slots(SPARSE),
             policies: Cells::new(&domain, POLICIES),
-            peers: (0..PEERS / PEER_CHUNK).map(|_| OnceLock::new()).collect(),
+            far_ends: (0..PEERS).map(|_| AtomicU16::new(0)).collect(),
+            peers: Arc::default(),
             limits: Limits::new(translations.secret()),
             translations,
             mailboxes: std::sync::Mutex::new(Vec::new()),
@@ -387,46 +388,34 @@ impl Tables {
         self.instances().find_map(|keys| keys.tunnel(guard, teid))
     }
 
-    /// The peer with this number.
+    /// What the pipeline has to know of the peer with this number.
     #[inline(always)]
     pub fn peer(&self, number: u16) -> Option<FarEnd> {
-        let chunk = self.peers[usize::from(number) / PEER_CHUNK].get()?;
-        let [kind, high, low, _] = &chunk[usize::from(number) % PEER_CHUNK];
-        let (kind, low) = (kind.load(Ordering::Acquire), low.load(Ordering::Relaxed));
-        let port = kind as u16;
-        let address = match kind >> 16 & 0xFF {
-            4 => SocketAddr::from((std::net::Ipv4Addr::from_bits(low as u32), port)),
-            6 => {
-                let bits = u128::from(high.load(Ordering::Relaxed)) << 64 | u128::from(low);
-                SocketAddr::from((Ipv6Addr::from_bits(bits), port))
-            }
-            _ => return None,
-        };
-        let receiver = match kind >> PEER_RECEIVER & 3 {
-            0 => Receiver::Other,
-            1 => Receiver::Local,
+        let word = self.far_ends.get(usize::from(number))?.load(Ordering::Acquire);
+        let receiver = match word & FAR_END_RECEIVER {
+            0 => return None,
+            1 => Receiver::Other,
+            2 => Receiver::Local,
             _ => Receiver::All,
         };
-        Some(FarEnd { address, interface: (kind >> PEER_INTERFACE) as u8, receiver })
+        Some(FarEnd { interface: (word >> FAR_END_INTERFACE) as u8, receiver })
     }
 
-    /// Publishes the address of a peer.
-    pub(crate) fn set_peer(&self, number: u16, interface: u8, peer: SocketAddr) {
-        let chunk = self.peers[usize::from(number) / PEER_CHUNK]
-            .get_or_init(|| (0..PEER_CHUNK).map(|_| Default::default()).collect());
-        let [kind, high, low, _] = &chunk[usize::from(number) % PEER_CHUNK];
-        let (family, bits) = match peer.ip() {
-            IpAddr::V4(address) => (4, u128::from(address.to_bits())),
-            IpAddr::V6(address) => (6, address.to_bits()),
-        };
+    /// The addresses of the peers, for ports.
+    #[inline]
+    pub fn peers(&self) -> &Arc<pktio::Peers> {
+        &self.peers
+    }
+
+    /// Publishes the address of a peer; `false` when there is no memory.
+    pub(crate) fn set_peer(&self, number: u16, interface: u8, peer: SocketAddr) -> bool {
         // Under the lock, so that this call sees a new list of addresses, or `set_local_addresses` sees this
         // peer.
         let local = self.lock_local();
-        let receiver = (receiver(&local, peer.ip()) as u64) << PEER_RECEIVER;
-        high.store((bits >> 64) as u64, Ordering::Relaxed);
-        low.store(bits as u64, Ordering::Relaxed);
-        let interface = u64::from(interface) << PEER_INTERFACE;
-        kind.store(interface | receiver | family << 16 | u64::from(peer.port()), Ordering::Release);
+        let word = FarEnd { interface, receiver: receiver(&local, peer.ip()) }.word();
+        let published = self.peers.set(number, peer);
+        self.far_ends[usize::from(number)].store(if published { word } else { 0 }, Ordering::Release);
+        published
     }
 
     /// Who receives packets to this address.
@@ -443,15 +432,15 @@ impl Tables {
         let mut local = self.lock_local();
         *local = addresses.into_iter().collect();
         let mut found = Vec::new();
-        let chunks = (0..).zip(&self.peers).filter_map(|(at, chunk)| Some((at, chunk.get()?)));
-        for (at, peer) in chunks.flat_map(|(at, chunk)| (at * PEER_CHUNK..).zip(chunk.iter())) {
-            let Some(known) = self.peer(at as u16) else { continue };
-            let receiver = receiver(&local, known.address.ip());
+        for (number, word) in (0..=u16::MAX).zip(&self.far_ends) {
+            let (Some(known), Some(address)) = (self.peer(number), self.peers.address(number)) else {
+                continue;
+            };
+            let receiver = receiver(&local, address.ip());
             // Only this function and `set_peer` write the word, both under the lock.
-            let without = peer[0].load(Ordering::Relaxed) & !(3 << PEER_RECEIVER);
-            peer[0].store(without | (receiver as u64) << PEER_RECEIVER, Ordering::Release);
+            word.store(FarEnd { receiver, ..known }.word(), Ordering::Release);
             if receiver != Receiver::Other && known.receiver == Receiver::Other {
-                found.push(known.address.ip());
+                found.push(address.ip());
             }
         }
         found

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
 use crate::Vector;
-use crate::frame::{Frame, Pool, RawFrame, memory};
+use crate::frame::{Frame, Pool, RawFrame, TOKENS, memory};
 
 /// Frames handed over per call: the size of arrays on the stack.
 const CALL: usize = 64;
@@ -34,7 +34,9 @@ impl Raw {
         let Raw { base, mbuf, room, start, end } = self;
         // DPDK has 16 bits for each of them.
         let (room, start, end) = (room as u16, start as u16, end as u16);
-        Some(RawFrame { base: NonNull::new(base)?, token: mbuf as u64, room, start, end })
+        // User space has no memory beyond, unless somebody asks the kernel for it: rather lose an mbuf than mistake one.
+        let token = Some(mbuf as u64).filter(|address| *address < TOKENS && room > 0)?;
+        Some(RawFrame { base: NonNull::new(base)?, token, room, start, end })
     }
 
     /// What the C side needs to know of a frame that was taken from a vector.

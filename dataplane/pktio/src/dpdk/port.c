@@ -206,7 +206,7 @@ static inline void describe(struct rte_mbuf *mbuf, struct godwit_frame *frame)
 /* A frame of ours is one buffer that nobody else refers to. */
 static inline bool plain(const struct rte_mbuf *mbuf)
 {
-	return (mbuf->nb_segs == 1) & (mbuf->refcnt == 1)
+	return (mbuf->nb_segs == 1) & (mbuf->refcnt == 1) & (mbuf->buf_len > 0)
 		&& (uint32_t)mbuf->data_off + mbuf->data_len <= mbuf->buf_len;
 }
 

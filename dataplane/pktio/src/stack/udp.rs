@@ -10,6 +10,8 @@ use packet::protocol;
 use telemetry::DropReason;
 
 use super::{Core, Link, Neighbours, NextHop, Prepared, Received, ethertype, push_header};
+use crate::name::Name;
+use crate::peers::View;
 use crate::{FramePort, Port, Sent, Vector};
 
 const IPV4_HEADER: usize = 20;
@@ -25,6 +27,7 @@ pub struct UdpStack<F> {
     core: Core<F>,
     local: SocketAddr,
     template: Template,
+    peers: View,
 }
 
 /// The headers of all our datagrams, with zero where they differ.
@@ -87,7 +90,7 @@ impl<F: FramePort> UdpStack<F> {
     ) -> io::Result<UdpStack<F>> {
         let core = Core::new(frames, vlan, neighbours)?;
         let template = Template::new(&core.link, local);
-        Ok(UdpStack { core, local, template })
+        Ok(UdpStack { core, local, template, peers: View::default() })
     }
 
     /// The frame port below.
@@ -117,8 +120,14 @@ impl<F: FramePort> Port for UdpStack<F> {
 
     fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         let (local, template) = (self.local, &self.template);
+        let peers = self.peers.enter(batch);
         self.core.transmit(batch, selected, template.len, |link, mtu, neighbours, buffer| {
-            let (peer, tos, at) = (*buffer.peer, buffer.tos(), link.header_len());
+            let peer = match buffer.to() {
+                0 => Some(*buffer.peer),
+                number => peers.get(number).map(Name::address),
+            };
+            let Some(peer) = peer else { return Prepared::Error };
+            let (tos, at) = (buffer.tos(), link.header_len());
             if template.len - at + buffer.len() > mtu {
                 return Prepared::TooBig;
             }

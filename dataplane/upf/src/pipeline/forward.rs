@@ -403,7 +403,7 @@ fn encapsulate(
     if peer.receiver != Receiver::Other && !(peer.receiver == Receiver::Local && entry.is(flag::CONTROL)) {
         return Err(DropReason::TunnelLoop);
     }
-    *frame.peer = peer.address;
+    frame.send_to(entry.peer);
     let length = frame.len();
     let taken = gtpu::encapsulate(frame.headroom(), entry.teid, length, container);
     frame.set_tos(if entry.is(flag::TOS) { entry.tos } else { 0 });

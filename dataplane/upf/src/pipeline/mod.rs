@@ -521,13 +521,14 @@ impl Pipeline {
 
     fn transmit(&mut self, batch: &mut Vector, ports: &mut Ports) {
         let stats = &self.stats[self.worker];
+        batch.set_peers(self.tables.peers());
         self.outputs.transmit(batch, ports, |number, sent| {
             if let Some(interface) = stats.interfaces.get(number) {
                 count_sent(stats, &interface.downlink, sent);
             }
         });
         if self.extra.len() > 0 {
-            self.extra.transmit(stats, ports);
+            self.extra.transmit(self.tables.peers(), stats, ports);
         }
         if !self.replies.is_empty() {
             let selected = &self.reply_positions[..self.replies.len()];
@@ -572,7 +573,8 @@ impl Extra {
         }
     }
 
-    fn transmit(&mut self, stats: &WorkerStats, ports: &mut Ports) {
+    fn transmit(&mut self, peers: &Arc<pktio::Peers>, stats: &WorkerStats, ports: &mut Ports) {
+        self.vectors.iter_mut().for_each(|vector| vector.set_peers(peers));
         for ((positions, port), traffic) in self.to.iter_mut().zip(ports).zip(&stats.interfaces) {
             // Positions are in order.
             for part in positions.chunk_by_mut(|a, b| usize::from(*a) / VECTOR == usize::from(*b) / VECTOR) {
