@@ -297,7 +297,8 @@ impl Vector {
     ///
     /// # Safety
     /// The frame is of that pool and was free or has just been received, its memory is initialised, `start <= end <=
-    /// room`, its room is not 0, its token below [`TOKENS`](crate::frame::TOKENS), nobody else uses it until it is taken again, and the pool keeps it mapped until then.
+    /// room`, its room is not 0, its token below [`TOKENS`](crate::frame::TOKENS), nobody else uses it until it is taken
+    /// again, and the pool keeps it mapped until then.
     #[inline(always)]
     pub(crate) unsafe fn lend(&mut self, raw: RawFrame) {
         debug_assert!(self.len < self.capacity && (!self.lent || self.drawn == self.len));

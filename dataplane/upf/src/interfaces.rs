@@ -13,7 +13,7 @@ use crate::config::{Config, DnnConfig};
 use crate::interface::{InterfaceConfig, Role};
 
 /// Most interfaces: their numbers have 8 bits.
-pub const MAX_INTERFACES: usize = 256;
+pub use path::outputs::MAX_INTERFACES;
 
 /// One interface.
 #[derive(Debug, Clone)]

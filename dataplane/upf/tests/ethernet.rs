@@ -195,6 +195,12 @@ fn frames_find_their_way_once_addresses_are_known() {
     assert_eq!((up.packets, up.bytes, down.packets, down.bytes), (1, 60, 3, 180));
     let (up, down) = world.sessions.get(b.seid).unwrap().compiled.usage();
     assert_eq!((up.packets, up.bytes, down.packets, down.bytes), (2, 120, 4, 240));
+    // `godwit upf graph` shows frames as it shows packets.
+    let nodes = upf::pipeline::graph::json(&world.stats);
+    for name in ["bridge", "execute", "transmit"] {
+        let node = nodes.as_array().unwrap().iter().find(|node| node["node"] == name).unwrap();
+        assert!(node["packets"].as_u64() >= Some(6), "{node}");
+    }
 }
 
 #[test]

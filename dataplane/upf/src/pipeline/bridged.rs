@@ -188,8 +188,10 @@ impl Pipeline {
             self.look_up_frame(tables, inside, batch, at, verdict, now_ns);
         }
         self.execute(tables, inside, batch, &verdicts, now_ns);
+        self.count_way(Way::Execute, self.packets.len());
         self.count_drops();
         self.transmit(batch, ports);
+        self.count_way(Way::Transmit, self.packets.len());
     }
 
     /// Switches frames from the data network with this number: each goes to one session, or to all.

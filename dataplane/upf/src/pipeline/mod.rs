@@ -246,7 +246,6 @@ impl Graph for Pipeline {
         }
         self.lap(Way::Parse);
         self.run(batch, now_ns, ports);
-        self.stopwatch.end();
         self.run_early_fragments(now_ns, ports);
         self.run_injected(now_ns, ports);
     }
@@ -391,9 +390,6 @@ impl Pipeline {
     /// Runs buffered packets through the stages again, in order and before newer ones.
     fn release(&mut self, seid: u64, now_ns: u64, ports: &mut Ports) {
         let mut queue = self.held.take(seid);
-        if !queue.is_empty() {
-            self.count_way(Way::Buffer, queue.len());
-        }
         let mut batch = Vector::of(&self.home);
         // All packets of a session are of one kind.
         let frames = queue.front().is_some_and(|packet| packet.frame);
@@ -460,6 +456,7 @@ impl Pipeline {
         self.count_drops();
         self.transmit(batch, ports);
         self.lap(Way::Transmit);
+        self.stopwatch.end();
         self.deliver(&tables, &inside, batch, now_ns, ports);
         drop(inside);
         self.reader = Some(reader);
