@@ -12,7 +12,7 @@ use classifier::session::{Interner, MAX_RULES, OwnAddresses, Rows};
 use classifier::{Backend, Filter, Prefix, Rule, Side};
 use foldhash::HashMap;
 
-use crate::pipeline::redirect::UrlRedirect;
+use crate::pipeline::url_redirect::UrlRedirect;
 use crate::plan::{Action, Kind, OuterHeader, Plan, PlanError};
 use crate::session::{self, Endpoint, NO_PEER, Policy, Route};
 use crate::tables::{POLICIES, Tables};

@@ -20,7 +20,7 @@ use classifier::{Classifier, Key, Prefix, Rule, Side};
 use foldhash::HashMap;
 use telemetry::worker::Totals;
 
-use crate::pipeline::redirect::UrlRedirect;
+use crate::pipeline::url_redirect::UrlRedirect;
 use crate::plan::{
     Action, Container, Destination, Direction, Enforcement, Forward, Kind, Mark, MarkKind, Measure,
     OuterHeader, Pdr, Place, Plan, PlanError,

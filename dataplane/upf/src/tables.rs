@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::interfaces::{Interface, Interfaces};
 pub use crate::mailbox::{Command, Mailbox};
 use crate::pipeline::limit::Limits;
-use crate::pipeline::translate::{self, Translations};
+use crate::pipeline::translations::{self, Translations};
 use crate::plan::Kind;
 use crate::routes::Routes;
 use crate::session::{Endpoint, Policy, TableKey};
@@ -278,7 +278,7 @@ impl Tables {
         let bridges: Vec<_> =
             interfaces.iter().map(|interface| carries_frames(interface).then(new_bridge)).collect();
         let stations = if bridges.iter().any(Option::is_some) { STATIONS as usize } else { 0 };
-        let translations = Translations::new(translate::ENTRIES);
+        let translations = Translations::new(translations::ENTRIES);
         Tables {
             stations: arena.slots(stations),
             bridges,

@@ -6,10 +6,12 @@
 use pktio::Vector;
 use telemetry::DropReason;
 
-use super::{Event, Inside, Pipeline, Source, State, Verdicts};
-use crate::session::{self, Endpoint, Entry, flag, kind};
+use super::context::{Snapshot, Source};
+use super::packets::{Matched, State, Verdicts};
+use super::rare::{copy, redirect, translate};
+use super::{Event, Stages};
+use crate::session::{flag, kind};
 use crate::state::{Cells, Gauged, NO_CELL, Writers};
-use crate::tables::Tables;
 
 /// The entries that the straight way knows: their packets leave through a tunnel or to a data network, at once and
 /// unchanged. These bits of their flags are [`STRAIGHT`].
@@ -20,46 +22,46 @@ const _: () = assert!(kind::TUNNEL & 1 == 0 && kind::NETWORK == kind::TUNNEL | 1
 /// No entry has these bits.
 const NEVER: u16 = u16::MAX;
 
-impl Pipeline {
+impl Stages {
     /// Applies to each packet its entry.
     pub(super) fn execute<'g>(
         &mut self,
-        tables: &'g Tables,
-        inside: &'g Inside<'_>,
+        snapshot: Snapshot<'g>,
         batch: &mut Vector,
         verdicts: &Verdicts<'g>,
-        now_ns: u64,
     ) {
-        if self.source == Source::Router {
-            return self.execute_answers(tables, batch, verdicts, now_ns);
+        if self.pass.source == Source::Router {
+            return self.execute_answers(snapshot, batch, verdicts);
         }
         // While packets are buffered, each packet may belong to a session that has some.
-        let straight = if self.source == Source::Frame || self.held.is_empty() { STRAIGHT } else { NEVER };
-        for (at, verdict) in verdicts.iter().enumerate().take(self.packets.len()) {
-            let meta = &self.packets.metas[at];
-            let (State::Live, Some(entry)) = (meta.state, verdict.entry) else {
+        let released = self.pass.source == Source::Buffer;
+        let straight = if released || self.buffer.is_empty() { STRAIGHT } else { NEVER };
+        for (at, verdict) in verdicts.iter().enumerate().take(self.pass.packets.len()) {
+            let meta = &self.pass.packets.metas[at];
+            let (State::Live, Some(entry), Some(endpoint)) =
+                (meta.state, verdict.entry, verdict.block.first())
+            else {
                 if meta.state == State::Dropped(DropReason::NoPdr) && meta.native {
-                    self.not_matched(tables, batch, at);
+                    translate::not_matched(&self.context, &mut self.pass, &mut self.exits, batch, at);
                 }
                 continue;
             };
             let bytes = u64::from(meta.length);
-            if entry.flags & STRAIGHT_MASK != straight
-                && !self.prepare(tables, inside, batch, at, verdict.block, entry, now_ns)
-            {
+            let matched = Matched { at, endpoint, block: verdict.block, entry };
+            if entry.flags & STRAIGHT_MASK != straight && !self.prepare(snapshot, batch, matched) {
                 continue;
             }
-            let (cells, writers) = (verdict.cells(tables), self.writers_of(entry));
-            if let Err(reason) = self.enforce(cells, verdict.block, entry, writers, now_ns, bytes) {
-                self.packets.metas[at].drop(reason);
+            let (cells, writers) = (verdict.cells(snapshot.tables), self.context.writers_of(entry));
+            if let Err(reason) = enforce(cells, matched, writers, snapshot.now_ns, bytes) {
+                self.pass.drop(at, reason);
                 continue;
             }
             let sent = match entry.kind() {
-                kind::TUNNEL => self.send_into_tunnel(tables, batch, at, entry, now_ns),
-                kind::NETWORK => self.send_to_network(tables, batch, at, entry, now_ns),
-                kind::BRIDGE => self.bridge(tables, batch, at, verdict.block, entry, now_ns),
+                kind::TUNNEL => self.send_into_tunnel(snapshot, batch, at, entry),
+                kind::NETWORK => self.send_to_network(snapshot, batch, at, entry),
+                kind::BRIDGE => self.bridge(snapshot, batch, matched),
                 _ => {
-                    self.not_forwarded(tables, inside, batch, at, verdict.block, entry);
+                    self.not_forwarded(snapshot, batch, matched);
                     false
                 }
             };
@@ -69,7 +71,7 @@ impl Pipeline {
             // Counts before any event of a reached limit is sent, because N4 then reads the counters at once.
             cells.count(entry.account, 1, bytes, writers);
             if entry.is(flag::MORE) {
-                self.gauge_and_copy(tables, batch, at, cells, verdict.block, entry, bytes);
+                self.gauge_and_copy(batch, cells, matched, bytes);
             }
         }
     }
@@ -77,94 +79,68 @@ impl Pipeline {
     /// What comes before the meters for packets that do not go the straight way: buffering, translation, closed gates,
     /// the limit of packets to the CP function. Returns whether the packet goes on.
     #[cold]
-    #[allow(clippy::too_many_arguments)] // the variables of its one caller
-    fn prepare(
-        &mut self,
-        tables: &Tables,
-        inside: &Inside<'_>,
-        batch: &mut Vector,
-        at: usize,
-        block: &[Endpoint],
-        entry: &Entry,
-        now_ns: u64,
-    ) -> bool {
-        let Some(endpoint) = block.first() else { return false };
-        let again = self.source == Source::Frame;
-        if !again && self.held.holds(endpoint.seid()) {
-            // Queues behind the session's buffered packets, so that all are released in order.
-            self.hold(batch, at, endpoint, entry);
-            return false;
-        }
-        if entry.flags & (flag::TRANSLATE | flag::ANSWERS) != 0
-            && !self.translate(tables, inside, batch, at, block, entry)
+    fn prepare(&mut self, snapshot: Snapshot<'_>, batch: &mut Vector, matched: Matched<'_>) -> bool {
+        let Matched { endpoint, entry, .. } = matched;
+        let again = self.pass.source == Source::Buffer;
+        // A packet queues behind the session's buffered packets, so that all are released in order.
+        let queues = !again && self.buffer.holds(endpoint.seid());
+        let translates = entry.flags & (flag::TRANSLATE | flag::ANSWERS) != 0;
+        if !queues
+            && translates
+            && !translate::run(&self.context, &mut self.pass, &mut self.exits, snapshot, batch, matched)
         {
             return false;
         }
         let refused = match entry.kind() {
-            kind::BUFFER => {
-                self.hold(batch, at, endpoint, entry);
-                return false;
-            }
+            _ if queues => None,
+            kind::BUFFER => None,
             _ if entry.is(flag::CLOSED) => Some(DropReason::GateClosed),
-            kind::TUNNEL if entry.is(flag::CONTROL) && !self.admits_control(now_ns) => {
+            kind::TUNNEL if entry.is(flag::CONTROL) && !self.context.admits_control(snapshot.now_ns) => {
                 Some(DropReason::ControlOverflow)
             }
-            _ => None,
+            _ => return true,
         };
-        if let Some(reason) = refused {
-            self.packets.metas[at].drop(reason);
+        match refused {
+            Some(reason) => self.pass.drop(matched.at, reason),
+            None => self.buffer.hold(&self.context, &mut self.pass, &mut self.exits.events, batch, matched),
         }
-        refused.is_none()
+        false
     }
 
-    /// Whether workers of other inputs write the cells of an entry too.
-    #[inline(always)]
-    fn writers_of(&self, entry: &Entry) -> Writers {
-        if entry.is(flag::SHARED) { Writers::Many } else { self.writers }
-    }
-
-    /// Applies rates and quotas; returns the reason if the packet must be dropped.
-    #[inline(always)]
-    fn enforce(
-        &self,
-        cells: Cells<'_>,
-        block: &[Endpoint],
-        entry: &Entry,
-        writers: Writers,
-        now_ns: u64,
-        bytes: u64,
-    ) -> Result<(), DropReason> {
-        if entry.is(flag::MORE) {
-            return enforce_more(cells, block, entry, writers, now_ns, bytes);
+    /// Answers or drops a packet that is not forwarded.
+    #[cold]
+    fn not_forwarded(&mut self, snapshot: Snapshot<'_>, batch: &Vector, matched: Matched<'_>) {
+        if matched.entry.kind() == kind::REDIRECT {
+            return redirect::run(&self.context, &mut self.pass, &mut self.exits, snapshot, batch, matched);
         }
-        for cell in entry.meters {
-            if cell != NO_CELL && !cells.conforms(cell, now_ns, bytes, writers) {
-                return Err(DropReason::RateLimit);
+        let (at, seid) = (matched.at, matched.endpoint.seid());
+        self.pass.drop(at, DropReason::FarDrop);
+        let cells = Cells::new(&snapshot.tables.lines, matched.endpoint.state());
+        for further in matched.further() {
+            match further.kind() {
+                kind::NOTICE if cells.gauge(further.account, 1) == Gauged::Reached => {
+                    self.exits.events.send(Event::DownlinkData { seid, pdr: matched.entry.pdr });
+                }
+                kind::COPY_TUNNEL | kind::COPY_NETWORK => {
+                    let length = self.pass.packets.metas[at].length as usize;
+                    copy::run(&self.context, &self.pass, &mut self.exits.extra, batch, at, further, length);
+                }
+                _ => {}
             }
         }
-        Ok(())
     }
 
     /// Updates gauges and makes copies for a packet that is forwarded.
-    #[allow(clippy::too_many_arguments)] // the variables of its one caller
-    fn gauge_and_copy(
-        &mut self,
-        tables: &Tables,
-        batch: &Vector,
-        at: usize,
-        cells: Cells<'_>,
-        block: &[Endpoint],
-        entry: &Entry,
-        bytes: u64,
-    ) {
-        let seid = block.first().map_or(0, Endpoint::seid);
-        for further in further(block, entry) {
+    fn gauge_and_copy(&mut self, batch: &Vector, cells: Cells<'_>, matched: Matched<'_>, bytes: u64) {
+        let (at, seid) = (matched.at, matched.endpoint.seid());
+        for further in matched.further() {
             match further.kind() {
                 kind::GAUGE if cells.gauge(further.account, bytes) == Gauged::Reached => {
-                    self.send_event(Event::Usage { seid, urr: further.teid });
+                    self.exits.events.send(Event::Usage { seid, urr: further.teid });
                 }
                 kind::COPY_TUNNEL | kind::COPY_NETWORK => {
-                    self.copy(tables, batch, at, further, bytes as usize)
+                    let length = bytes as usize;
+                    copy::run(&self.context, &self.pass, &mut self.exits.extra, batch, at, further, length);
                 }
                 _ => {}
             }
@@ -172,17 +148,36 @@ impl Pipeline {
     }
 }
 
+/// Applies rates and quotas; returns the reason if the packet must be dropped.
+#[inline(always)]
+fn enforce(
+    cells: Cells<'_>,
+    matched: Matched<'_>,
+    writers: Writers,
+    now_ns: u64,
+    bytes: u64,
+) -> Result<(), DropReason> {
+    if matched.entry.is(flag::MORE) {
+        return enforce_more(cells, matched, writers, now_ns, bytes);
+    }
+    for cell in matched.entry.meters {
+        if cell != NO_CELL && !cells.conforms(cell, now_ns, bytes, writers) {
+            return Err(DropReason::RateLimit);
+        }
+    }
+    Ok(())
+}
+
 /// Applies the further entries of an entry.
 fn enforce_more(
     cells: Cells<'_>,
-    block: &[Endpoint],
-    entry: &Entry,
+    matched: Matched<'_>,
     writers: Writers,
     now_ns: u64,
     bytes: u64,
 ) -> Result<(), DropReason> {
     let mut guaranteed = false;
-    for further in further(block, entry) {
+    for further in matched.further() {
         match further.kind() {
             kind::GAUGE if further.is(flag::QUOTA) && cells.reached(further.account) => {
                 return Err(DropReason::QuotaExhausted);
@@ -197,13 +192,4 @@ fn enforce_more(
         }
     }
     Ok(())
-}
-
-/// The further entries of an entry.
-#[inline]
-pub(super) fn further<'g>(block: &'g [Endpoint], entry: &Entry) -> impl Iterator<Item = &'g Entry> {
-    let first = entry.is(flag::MORE).then(|| entry.more());
-    let entries =
-        first.into_iter().flat_map(move |first| (first..).map_while(|at| session::entry(block, at)));
-    entries.take_while(|entry| entry.kind() != kind::END)
 }

@@ -7,9 +7,9 @@
 //!     │         │         │          ├─► buffer ─► parse, when N4 says so
 //!     │         │         │          ├─► too_long ─► transmit, inject
 //!     │         │         │          ├─► copy ─► transmit
-//!     ├─────────┼─────────┴──────────┴─► bridge ─► execute, transmit
-//!               ├─► signalling ─► transmit
-//!               └─► fragments ─► look_up
+//!     ├─────────┼─────────┼──────────┴─► bridge ─► execute, transmit
+//!               ├─────────┴─► signalling ─► transmit             replies, Error Indications
+//!               └─► fragments ─► look_up                         when the first one has come
 //!                                        inject ─► parse
 //! ```
 //! The straight way is receive, parse, look_up, execute, transmit. The others are rare ways: each is in the file that
@@ -28,27 +28,27 @@ pub enum Way {
     Receive,
     /// `parse.rs`.
     Parse,
-    /// `signalling.rs`: GTP-U messages other than G-PDUs.
+    /// `rare/signalling.rs`: GTP-U messages other than G-PDUs, and replies to faulty packets.
     Signalling,
-    /// `fragments.rs`: fragments whose session tells flows apart.
+    /// `rare/fragments.rs`: fragments whose session tells flows apart.
     Fragments,
     /// `look_up.rs`.
     LookUp,
-    /// `bridged.rs`: frames of Ethernet sessions.
+    /// `rare/bridge.rs`: frames of Ethernet sessions.
     Bridge,
     /// `execute.rs`, `forward.rs`.
     Execute,
-    /// `translate.rs`: packets of sessions that are redirected to an address.
+    /// `rare/translate.rs`: packets of sessions that are redirected to an address.
     Translate,
-    /// `redirect.rs`: web requests that are answered with a redirection.
+    /// `rare/redirect.rs`: web requests that are answered with a redirection.
     Redirect,
-    /// `held.rs`: packets for idle UEs.
+    /// `rare/buffer.rs`: packets for idle UEs.
     Buffer,
-    /// `mtu.rs`: packets that are longer than their link takes.
+    /// `rare/too_long.rs`: packets that are longer than their link takes.
     TooLong,
-    /// Duplicates that a FAR asks for.
+    /// `rare/copy.rs`: duplicates that a FAR asks for.
     Copy,
-    /// `inject.rs`: packets that this pipeline made or changed, on their way to UEs.
+    /// `rare/inject.rs`: packets that this pipeline made or changed, on their way to UEs.
     Inject,
     /// The ports.
     Transmit,
@@ -89,7 +89,7 @@ pub const NODES: [Node; WAYS] = [
     },
     Node {
         name: "look_up",
-        next: &["execute", "bridge"],
+        next: &["execute", "bridge", "signalling"],
         drops: &[
             Reason::UnknownTeid,
             Reason::UnknownUe,

@@ -15,11 +15,14 @@ use packet::flow::Flow;
 use pktio::Vector;
 use telemetry::DropReason;
 
-use super::{BATCH, Inside, Meta, Pipeline, State, Verdict, Verdicts};
+use super::context::Snapshot;
+use super::packets::{Meta, State, Verdict, Verdicts};
+use super::rare::signalling;
+use super::{BATCH, Stages};
 use crate::session::{self, Endpoint, Policy, Route};
 use crate::state::PER_LINE;
 use crate::tables::{Instance, Tables};
-use rcu::Place;
+use rcu::{Guard as Inside, Place};
 
 /// Packets of a burst. A core has about twenty outstanding requests to memory, and a packet needs up to four:
 /// slot, endpoint, rows, state.
@@ -68,18 +71,17 @@ impl Recent {
     }
 }
 
-impl Pipeline {
+impl Stages {
     /// Finds the entry of each packet.
     pub(super) fn look_up<'g>(
         &mut self,
-        tables: &'g Tables,
-        inside: &'g Inside<'_>,
+        snapshot: Snapshot<'g>,
         batch: &Vector,
         verdicts: &mut Verdicts<'g>,
-        now_ns: u64,
     ) {
-        let count = self.packets.len();
-        let keys = tables.instance(self.input.instance);
+        let Snapshot { tables, inside, .. } = snapshot;
+        let count = self.pass.packets.len();
+        let keys = tables.instance(self.pass.input.instance);
         let mut places: Places<'g> = [None; BURST];
         let mut looking = [Lookup::Done; BURST];
         let mut found = Found::default();
@@ -105,7 +107,7 @@ impl Pipeline {
         if found.unmatched {
             let verdicts = verdicts[..count].iter().enumerate();
             for (at, verdict) in verdicts.filter(|(_, verdict)| verdict.entry.is_none()) {
-                self.drop_without_entry(tables, inside, batch, at, verdict, now_ns);
+                self.drop_without_entry(snapshot, batch, at, verdict);
             }
         }
     }
@@ -122,7 +124,8 @@ impl Pipeline {
     ) {
         for (at, place) in burst.zip(places) {
             let at = at % BATCH;
-            *place = place_of(keys, inside, &self.packets.metas[at], &self.packets.keys[at], batch, at);
+            *place =
+                place_of(keys, inside, &self.pass.packets.metas[at], &self.pass.packets.keys[at], batch, at);
             if let Some(place) = place {
                 place.prefetch();
             }
@@ -145,7 +148,8 @@ impl Pipeline {
         let tables = keys.tables();
         for (at, looking) in burst.zip(looking) {
             let at = at % BATCH;
-            let (meta, key, verdict) = (&self.packets.metas[at], &self.packets.keys[at], &mut verdicts[at]);
+            let (meta, key, verdict) =
+                (&self.pass.packets.metas[at], &self.pass.packets.keys[at], &mut verdicts[at]);
             // The slot does not have the packet's session: a stale TEID or one assigned by the CP function; an
             // address under a prefix of another length.
             let elsewhere = match verdict.block.first() {
@@ -198,7 +202,7 @@ impl Pipeline {
     ) {
         for (at, looking) in burst.zip(looking) {
             let at = at % BATCH;
-            let (key, verdict) = (&self.packets.keys[at], &mut verdicts[at]);
+            let (key, verdict) = (&self.pass.packets.keys[at], &mut verdicts[at]);
             let position = match std::mem::replace(looking, Lookup::Done) {
                 Lookup::Done => continue,
                 Lookup::Rows(rows, begun) => rows.finish(key, begun),
@@ -220,7 +224,7 @@ impl Pipeline {
         batch: &Vector,
         at: usize,
     ) -> Option<&'g [Endpoint]> {
-        let meta = &self.packets.metas[at];
+        let meta = &self.pass.packets.metas[at];
         if !meta.native {
             return keys.assigned(inside, meta.teid);
         }
@@ -236,26 +240,25 @@ impl Pipeline {
     #[cold]
     fn drop_without_entry(
         &mut self,
-        tables: &Tables,
-        inside: &Inside<'_>,
+        snapshot: Snapshot<'_>,
         batch: &Vector,
         at: usize,
         verdict: &Verdict<'_>,
-        now_ns: u64,
     ) {
         let Some(endpoint) = verdict.block.first() else {
-            return self.drop_unknown(tables, inside, batch, at, now_ns);
+            return self.drop_unknown(snapshot, batch, at);
         };
         // The packet is malformed as an IP packet, but may be a frame.
-        if !self.may_be_frame(tables, inside, at, endpoint) && self.packets.metas[at].state == State::Live {
+        if !self.may_be_frame(snapshot, at, endpoint) && self.pass.packets.metas[at].state == State::Live {
             self.drop_unmatched(batch, at, endpoint);
         }
     }
 
     /// Drops a packet that belongs to no session in the network instance of its interface.
     #[cold]
-    fn drop_unknown(&mut self, tables: &Tables, inside: &Inside<'_>, batch: &Vector, at: usize, now_ns: u64) {
-        let (meta, frame, peer) = (&mut self.packets.metas[at], &batch.frames()[at], batch.peer(at));
+    fn drop_unknown(&mut self, snapshot: Snapshot<'_>, batch: &Vector, at: usize) {
+        let Snapshot { tables, inside, now_ns } = snapshot;
+        let (meta, frame, peer) = (&mut self.pass.packets.metas[at], &batch.frames()[at], batch.peer(at));
         if !meta.native {
             match meta.state {
                 State::Live | State::Dropped(DropReason::IpMalformed | DropReason::NotIp) => {}
@@ -264,8 +267,9 @@ impl Pipeline {
             meta.drop(DropReason::UnknownTeid);
             let teid = meta.teid;
             // Buffered packets have the UPF's own address as peer.
-            if peer != self.input.local {
-                self.unknown_teid(now_ns, teid, peer);
+            if peer != self.pass.input.local {
+                let extra = &mut self.exits.extra;
+                signalling::unknown_tunnel(&self.context, &self.pass, extra, teid, peer, now_ns);
             }
         } else if meta.state == State::Live {
             meta.drop(match Flow::parse(frame.packet()) {
@@ -282,9 +286,9 @@ impl Pipeline {
     #[cold]
     fn drop_unmatched(&mut self, batch: &Vector, at: usize, endpoint: &Endpoint) {
         let owned = |key: &Key| endpoint.own_addresses().owns(key);
-        let foreign = !self.packets.metas[at].native && !owned(&self.packets.keys[at]);
+        let foreign = !self.pass.packets.metas[at].native && !owned(&self.pass.packets.keys[at]);
         let flow = Flow::parse(batch.frames()[at].packet());
-        self.packets.metas[at].drop(match flow {
+        self.pass.packets.metas[at].drop(match flow {
             Ok(flow) if foreign && is_link_local(&flow) => DropReason::LinkLocal,
             _ if foreign => DropReason::SourceAddress,
             _ => DropReason::NoPdr,

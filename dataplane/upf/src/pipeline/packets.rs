@@ -5,7 +5,8 @@ use rcu::Line;
 use telemetry::DropReason;
 
 use super::BATCH;
-use crate::session::{Endpoint, Entry};
+pub(super) use crate::session::NO_QFI;
+use crate::session::{self, Endpoint, Entry, flag, kind};
 use crate::state::Cells;
 use crate::tables::Tables;
 
@@ -16,9 +17,6 @@ pub(super) enum State {
     Dropped(DropReason),
     Consumed,
 }
-
-/// The packet had no QFI.
-pub(super) const NO_QFI: u8 = crate::session::NO_QFI;
 
 /// Data of a packet that stages exchange.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +50,30 @@ pub(super) struct Verdict<'g> {
     pub entry: Option<&'g Entry>,
     /// The first line of the session's state, once it has been prefetched.
     pub line: Option<&'g Line>,
+}
+
+/// A packet of the batch that matched a PDR.
+#[derive(Clone, Copy)]
+pub(super) struct Matched<'g> {
+    /// Its position.
+    pub at: usize,
+    pub endpoint: &'g Endpoint,
+    /// The block that begins with the endpoint.
+    pub block: &'g [Endpoint],
+    /// The entry of its PDR.
+    pub entry: &'g Entry,
+}
+
+impl<'g> Matched<'g> {
+    /// The further entries of the entry.
+    #[inline]
+    pub fn further(&self) -> impl Iterator<Item = &'g Entry> + use<'g> {
+        let (block, entry) = (self.block, self.entry);
+        let first = entry.is(flag::MORE).then(|| entry.more());
+        let entries =
+            first.into_iter().flat_map(move |first| (first..).map_while(|at| session::entry(block, at)));
+        entries.take_while(|entry| entry.kind() != kind::END)
+    }
 }
 
 /// The results of a vector.

@@ -7,18 +7,21 @@ use packet::{ParseError, gtpu::Signalling, protocol};
 use pktio::{FrameMut, Vector};
 use telemetry::DropReason;
 
-use super::{Meta, NO_QFI, Pipeline, Source, State, Way};
+use super::Stages;
+use super::context::{Snapshot, Source};
+use super::packets::{Meta, NO_QFI, State};
+use super::rare::signalling;
 
 /// First octet of a G-PDU without options, and of one with extension headers only.
 const PLAIN: u8 = 0x30;
 const EXTENDED: u8 = 0x34;
 
-impl Pipeline {
+impl Stages {
     /// Parses GTP-U: removes the header of G-PDUs; handles and consumes signalling.
-    pub(super) fn parse_tunnelled(&mut self, batch: &mut Vector, now_ns: u64) {
-        for i in 0..self.packets.len() {
+    pub(super) fn parse_tunnelled(&mut self, snapshot: Snapshot<'_>, batch: &mut Vector) {
+        for i in 0..self.pass.packets.len() {
             let mut frame = batch.frame_mut(i);
-            let meta = &mut self.packets.metas[i];
+            let meta = &mut self.pass.packets.metas[i];
             match usual(frame.packet()) {
                 Some((teid, qfi, header, total)) => {
                     (meta.teid, meta.qfi) = (teid, qfi);
@@ -26,44 +29,45 @@ impl Pipeline {
                     frame.trim_front(header);
                 }
                 None => {
-                    if !self.parse_unusual(i, &mut frame, now_ns) {
+                    if !self.parse_unusual(snapshot, i, &mut frame) {
                         continue;
                     }
                 }
             }
-            let meta = &mut self.packets.metas[i];
-            if parse_ip(meta, &mut self.packets.keys[i], &mut frame) {
-                self.fragmented.push(i as u16);
+            let meta = &mut self.pass.packets.metas[i];
+            if parse_ip(meta, &mut self.pass.packets.keys[i], &mut frame) {
+                self.pass.fragments.push(i as u16);
             }
         }
-        if !self.fragmented.is_empty() {
-            self.assign_fragments(batch, now_ns);
+        if !self.pass.fragments.is_empty() {
+            self.fragments.assign(&self.context, &mut self.pass, snapshot, batch);
         }
     }
 
     /// Parses any GTP-U message; returns whether it is a G-PDU, whose header is then removed.
     #[cold]
-    fn parse_unusual(&mut self, i: usize, frame: &mut FrameMut<'_>, now_ns: u64) -> bool {
+    fn parse_unusual(&mut self, snapshot: Snapshot<'_>, i: usize, frame: &mut FrameMut<'_>) -> bool {
         let packet = match gtpu::Packet::new(frame.packet()) {
             Ok(packet) => packet,
             Err(error) => {
-                self.packets.metas[i].drop(malformed(error));
+                self.pass.packets.metas[i].drop(malformed(error));
                 return false;
             }
         };
         if packet.message_type() != message_type::G_PDU {
-            self.count_way(Way::Signalling, 1);
-            self.packets.metas[i].state = self.signalling(&packet, *frame.peer);
+            let state = signalling::run(&self.context, &self.pass, &mut self.exits, &packet, *frame.peer);
+            self.pass.packets.metas[i].state = state;
             return false;
         }
         if packet.unknown_required_extension().is_some() {
             // TS 29.281 §5.2.1: drop the message and tell the peer which extension headers are supported.
-            self.packets.metas[i].drop(DropReason::GtpuUnknownExtension);
-            let peer = *frame.peer;
-            self.reply_error(now_ns, peer, &Signalling::our_extension_headers());
+            self.pass.packets.metas[i].drop(DropReason::GtpuUnknownExtension);
+            let (extra, message) = (&mut self.exits.extra, Signalling::our_extension_headers());
+            let (peer, now_ns) = (*frame.peer, snapshot.now_ns);
+            signalling::reply_error(&self.context, &self.pass, extra, peer, &message, now_ns);
             return false;
         }
-        let meta = &mut self.packets.metas[i];
+        let meta = &mut self.pass.packets.metas[i];
         meta.teid = packet.teid();
         meta.qfi = packet.pdu_session().map_or(NO_QFI, |container| container.qfi());
         let (total, header) = (packet.bytes().len(), packet.header_len());
@@ -73,24 +77,29 @@ impl Pipeline {
     }
 
     /// Parses IP packets to UEs that came without tunnel.
-    pub(super) fn parse_native(&mut self, batch: &mut Vector, now_ns: u64) {
-        for i in 0..self.packets.len() {
-            let (meta, mut frame) = (&mut self.packets.metas[i], batch.frame_mut(i));
+    pub(super) fn parse_native(&mut self, snapshot: Snapshot<'_>, batch: &mut Vector) {
+        for i in 0..self.pass.packets.len() {
+            let (meta, mut frame) = (&mut self.pass.packets.metas[i], batch.frame_mut(i));
             meta.native = true;
             // Only a fragment from a port needs to be assigned to a flow: the flow of an injected one is known.
-            if parse_ip(meta, &mut self.packets.keys[i], &mut frame) && self.source == Source::Port {
-                self.fragmented.push(i as u16);
+            if parse_ip(meta, &mut self.pass.packets.keys[i], &mut frame) && self.pass.source == Source::Port
+            {
+                self.pass.fragments.push(i as u16);
             }
         }
-        if !self.fragmented.is_empty() {
-            self.assign_fragments(batch, now_ns);
+        if !self.pass.fragments.is_empty() {
+            self.fragments.assign(&self.context, &mut self.pass, snapshot, batch);
         }
     }
 
     /// Parses buffered packets, which are without tunnel. The flows of fragments are known already.
     pub(super) fn parse_held(&mut self, batch: &mut Vector) {
-        for i in 0..self.packets.len() {
-            parse_ip(&mut self.packets.metas[i], &mut self.packets.keys[i], &mut batch.frame_mut(i));
+        for i in 0..self.pass.packets.len() {
+            parse_ip(
+                &mut self.pass.packets.metas[i],
+                &mut self.pass.packets.keys[i],
+                &mut batch.frame_mut(i),
+            );
         }
     }
 }
@@ -152,7 +161,7 @@ struct Usual {
 }
 
 /// Cuts off padding after the packet, which would otherwise be sent into the next tunnel. Remembers its length,
-/// because the packet may be a frame that only looked like an IP packet ([`Pipeline::look_up_frames`]).
+/// because the packet may be a frame that only looked like an IP packet ([`Stages::look_up_frames`]).
 #[inline(always)]
 fn cut(meta: &mut Meta, frame: &mut FrameMut<'_>, length: usize) {
     let padding = frame.len().saturating_sub(length);

@@ -10,7 +10,7 @@ use pfcp::{
 };
 
 use super::{Rejection, Rules, check_new, incorrect, missing};
-use crate::pipeline::redirect::UrlRedirect;
+use crate::pipeline::url_redirect::UrlRedirect;
 
 /// Actions of features that are not supported. Spare bits have no meaning, and are kept (§8.1.1).
 const NOT_OFFERED: ApplyAction = ApplyAction(

@@ -16,16 +16,18 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use classifier::Key;
 use foldhash::HashMap;
 use packet::flow::{Flow, Fragment};
-use pktio::{Frame, Vector};
+use pktio::Vector;
 use telemetry::DropReason;
 
-use super::ethernet::View;
-use super::{Meta, NO_QFI, Pipeline, Ports, State, Way};
+use crate::pipeline::context::{Context, Pass, Snapshot};
+use crate::pipeline::ethernet::View;
+use crate::pipeline::graph::Way;
+use crate::pipeline::packets::{Meta, NO_QFI, State};
+use crate::pipeline::{Ports, Stages};
 use crate::session::Route;
 
 /// Most fragmented packets of a worker.
@@ -47,7 +49,7 @@ const LONGEST: usize = 65_535;
 
 /// Session and path of fragments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Origin {
+struct Origin {
     /// The UPF's SEID.
     seid: u64,
     path: Path,
@@ -99,7 +101,7 @@ struct Name {
 
 /// The fields that only the first fragment has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct First {
+struct First {
     protocol: u8,
     ports: Option<(u16, u16)>,
     spi: Option<u32>,
@@ -123,7 +125,7 @@ impl First {
 
 /// A later fragment that waits for the first one.
 #[derive(Debug)]
-pub(super) struct Waiting {
+struct Waiting {
     pub octets: Box<[u8]>,
     /// Number of the interface from which it came.
     pub interface: u8,
@@ -147,7 +149,7 @@ struct Partial {
 
 /// What happens to a fragment.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+enum Verdict {
     /// Its flow is known: it is a first fragment, or the first one has arrived.
     Known(First),
     /// It has to wait: [`Fragments::wait`].
@@ -159,7 +161,7 @@ pub(super) enum Verdict {
 
 /// What happens to an early fragment.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Kept {
+enum Kept {
     Waits,
     /// As [`Verdict::NoRoom`].
     NoRoom,
@@ -168,7 +170,7 @@ pub(super) enum Kept {
 
 /// The fragmented packets of a worker.
 #[derive(Debug, Default)]
-pub(super) struct Fragments {
+pub(in crate::pipeline) struct Fragments {
     partials: HashMap<Name, Partial>,
     shares: HashMap<Party, Share>,
     /// The same packets, numbered in the order in which their first fragments to arrive did.
@@ -184,7 +186,7 @@ pub(super) struct Fragments {
 
 impl Fragments {
     /// Notes the arrival of a fragment.
-    pub fn note(&mut self, origin: Origin, flow: &Flow, part: &Fragment, now_ns: u64) -> Verdict {
+    fn note(&mut self, origin: Origin, flow: &Flow, part: &Fragment, now_ns: u64) -> Verdict {
         self.expire(now_ns);
         let name = name(origin, flow, part);
         if !self.partials.contains_key(&name)
@@ -215,7 +217,7 @@ impl Fragments {
     }
 
     /// Keeps an early fragment.
-    pub fn wait(&mut self, origin: Origin, flow: &Flow, part: &Fragment, waiting: Waiting) -> Kept {
+    fn wait(&mut self, origin: Origin, flow: &Flow, part: &Fragment, waiting: Waiting) -> Kept {
         let length = waiting.octets.len();
         let (share, partial) =
             (self.shares.get_mut(&origin.party()), self.partials.get_mut(&name(origin, flow, part)));
@@ -245,7 +247,7 @@ impl Fragments {
     }
 
     /// Takes the waiting fragments of a packet whose first fragment has arrived, with the fields of that.
-    pub fn take_ready(&mut self) -> Option<(Origin, First, Vec<Waiting>)> {
+    fn take_ready(&mut self) -> Option<(Origin, First, Vec<Waiting>)> {
         let name = self.ready.pop()?;
         let partial = self.partials.get_mut(&name)?;
         let (first, waiting) = (partial.first?, std::mem::take(&mut partial.waiting));
@@ -259,7 +261,7 @@ impl Fragments {
 
     /// Number of fragments that have waited in vain since the last call.
     #[inline(always)]
-    pub fn take_lost(&mut self) -> usize {
+    fn take_lost(&mut self) -> usize {
         std::mem::take(&mut self.lost)
     }
 
@@ -396,67 +398,75 @@ impl Partial {
     }
 }
 
-impl Pipeline {
+impl Fragments {
     /// Gives the fragments in a batch the keys of their flows. Fragments that arrive before the first of their
     /// packet wait.
     #[cold]
-    pub(super) fn assign_fragments(&mut self, batch: &Vector, now_ns: u64) {
-        let mut fragmented = std::mem::take(&mut self.fragmented);
-        self.count_way(Way::Fragments, fragmented.len());
-        let Some(mut reader) = self.reader.take() else { return };
-        let tables = Arc::clone(&self.tables);
-        let inside = reader.enter();
-        let keys = tables.instance(self.input.instance);
-        for at in fragmented.drain(..).map(usize::from) {
-            let meta = self.packets.metas[at];
-            let frame = &batch.frames()[at];
-            let Ok(flow) = Flow::parse(frame.packet()) else { continue };
-            let Some(part) = flow.fragment.filter(|_| meta.state == State::Live) else { continue };
-            let (path, block) = if meta.native {
-                (Path::Native, keys.endpoint_of_ue(&inside, flow.destination))
-            } else {
-                (Path::Tunnel(meta.teid), keys.tunnel(&inside, meta.teid))
-            };
-            // Nothing is kept for unknown sessions. In a session of frames, what looks like a fragment is a
-            // frame.
-            let Some(endpoint) = block.and_then(|block| block.first()) else { continue };
-            let needs_ports = match endpoint.route() {
-                Route::Policy(_) => !tables.is_of_frames(&inside, endpoint),
-                // For open services of this machine.
-                Route::Only(_) => !meta.native && self.closed.contains(flow.destination),
-                Route::None => false,
-            };
-            if !needs_ports {
-                continue;
-            }
-            let origin = Origin { seid: endpoint.seid(), path };
-            match self.fragments.note(origin, &flow, &part, now_ns) {
-                Verdict::Known(first) => self.packets.keys[at] = with_qfi(first.key(&flow), meta.qfi),
-                Verdict::Early => {
-                    self.keep_early(origin, (&flow, &part), (frame, batch.peer(at)), at);
-                }
-                Verdict::NoRoom => {}
-                Verdict::Drop(reason) => self.packets.metas[at].drop(reason),
-            }
+    pub fn assign(&mut self, context: &Context, pass: &mut Pass, snapshot: Snapshot<'_>, batch: &Vector) {
+        let fragments = std::mem::take(&mut pass.fragments);
+        context.count_way(Way::Fragments, fragments.len());
+        for at in &fragments {
+            self.assign_one(context, pass, snapshot, batch, usize::from(*at));
         }
-        drop(inside);
-        self.reader = Some(reader);
-        self.fragmented = fragmented;
-        self.count_lost_fragments();
+        pass.fragments = fragments;
+        pass.fragments.clear();
+        self.count_lost(context);
+    }
+
+    fn assign_one(
+        &mut self,
+        context: &Context,
+        pass: &mut Pass,
+        snapshot: Snapshot<'_>,
+        batch: &Vector,
+        at: usize,
+    ) {
+        let Snapshot { tables, inside, now_ns } = snapshot;
+        let (meta, keys) = (pass.packets.metas[at], tables.instance(pass.input.instance));
+        let Ok(flow) = Flow::parse(batch.frames()[at].packet()) else { return };
+        let Some(part) = flow.fragment.filter(|_| meta.state == State::Live) else { return };
+        let (path, block) = if meta.native {
+            (Path::Native, keys.endpoint_of_ue(inside, flow.destination))
+        } else {
+            (Path::Tunnel(meta.teid), keys.tunnel(inside, meta.teid))
+        };
+        // Nothing is kept for unknown sessions. In a session of frames, what looks like a fragment is a
+        // frame.
+        let Some(endpoint) = block.and_then(|block| block.first()) else { return };
+        let needs_ports = match endpoint.route() {
+            Route::Policy(_) => !tables.is_of_frames(inside, endpoint),
+            // For open services of this machine.
+            Route::Only(_) => !meta.native && context.closed.contains(flow.destination),
+            Route::None => false,
+        };
+        if !needs_ports {
+            return;
+        }
+        let origin = Origin { seid: endpoint.seid(), path };
+        match self.note(origin, &flow, &part, now_ns) {
+            Verdict::Known(first) => pass.packets.keys[at] = with_qfi(first.key(&flow), meta.qfi),
+            Verdict::Early => {
+                self.keep_early(pass, origin, (&flow, &part), batch, at);
+            }
+            Verdict::NoRoom => {}
+            Verdict::Drop(reason) => pass.drop(at, reason),
+        }
     }
 
     /// Lets an early fragment wait. Returns whether it is looked up by what it shows itself instead.
     fn keep_early(
         &mut self,
+        pass: &mut Pass,
         origin: Origin,
         (flow, part): (&Flow, &Fragment),
-        (frame, peer): (&Frame, SocketAddr),
+        batch: &Vector,
         at: usize,
     ) -> bool {
-        let meta = &mut self.packets.metas[at];
-        let (octets, interface) = (frame.packet().into(), self.input.interface);
+        let (frame, peer) = (&batch.frames()[at], batch.peer(at));
+        let meta = &mut pass.packets.metas[at];
+        let (octets, interface) = (frame.packet().into(), pass.input.interface);
         let waiting = Waiting { octets, interface, peer, qfi: meta.qfi };
-        match self.fragments.wait(origin, flow, part, waiting) {
+        match self.wait(origin, flow, part, waiting) {
             Kept::Waits => meta.state = State::Consumed,
             Kept::NoRoom => return true,
             Kept::Drop(reason) => meta.drop(reason),
@@ -464,90 +474,65 @@ impl Pipeline {
         false
     }
 
-    /// Gives up fragments that have waited too long.
-    #[cold]
-    pub(super) fn expire_fragments(&mut self, now_ns: u64) {
-        self.fragments.expire(now_ns);
-        self.count_lost_fragments();
-    }
-
-    /// What a frame is looked up by. A frame with a later fragment is looked up as the first fragment of its
-    /// packet says; `None` when it waits for that fragment, or is dropped.
-    #[inline]
-    pub(super) fn frame_key(
+    /// What a frame of a session is looked up by. A frame with a later fragment is looked up as the first fragment of
+    /// its packet says; `None` when it waits for that fragment, or is dropped.
+    pub fn frame_key(
         &mut self,
-        seid: u64,
-        view: &View,
+        context: &Context,
+        pass: &mut Pass,
+        (seid, view): (u64, &View),
         batch: &Vector,
         at: usize,
         now_ns: u64,
     ) -> Option<Key> {
-        let meta = self.packets.metas[at];
+        let meta = pass.packets.metas[at];
         let own = view.key((meta.qfi != NO_QFI).then_some(meta.qfi));
-        match view.flow.as_ref().and_then(|flow| Some((flow, flow.fragment?))) {
-            Some((flow, part)) => {
-                let path = Path::Frames { native: meta.native, of: meta.teid, vlan: view.vlan() };
-                let origin = Origin { seid, path };
-                let frame = (&batch.frames()[at], batch.peer(at));
-                self.fragment_key(own, view, (flow, &part), origin, frame, at, now_ns)
-            }
-            None => {
-                // Nobody behind this looks into the frame as into a packet.
-                self.packets.keys[at] = Key::unknown();
-                Some(own)
-            }
+        let Some((flow, part)) = view.flow.as_ref().and_then(|flow| Some((flow, flow.fragment?))) else {
+            // Nobody behind this looks into the frame as into a packet.
+            pass.packets.keys[at] = Key::unknown();
+            return Some(own);
+        };
+        if pass.keys_are_known {
+            return Some(pass.packets.keys[at]).filter(|known| *known != Key::unknown()).or(Some(own));
         }
-    }
-
-    #[cold]
-    #[allow(clippy::too_many_arguments)] // the variables of its one caller
-    fn fragment_key(
-        &mut self,
-        own: Key,
-        view: &View,
-        (flow, part): (&Flow, &Fragment),
-        origin: Origin,
-        (frame, peer): (&Frame, SocketAddr),
-        at: usize,
-        now_ns: u64,
-    ) -> Option<Key> {
-        if self.keys_are_known && !self.source.is_own() {
-            // Of what has waited, for the first fragment or for a release.
-            return Some(self.packets.keys[at]).filter(|known| *known != Key::unknown()).or(Some(own));
-        }
-        self.packets.keys[at] = Key::unknown();
-        let meta = self.packets.metas[at];
-        match self.fragments.note(origin, flow, part, now_ns) {
-            Verdict::Known(_) if part.offset == 0 => return Some(own),
+        pass.packets.keys[at] = Key::unknown();
+        let path = Path::Frames { native: meta.native, of: meta.teid, vlan: view.vlan() };
+        let origin = Origin { seid, path };
+        let key = match self.note(origin, flow, &part, now_ns) {
+            Verdict::Known(_) if part.offset == 0 => Some(own),
             Verdict::Known(first) => {
-                self.packets.keys[at] = with_qfi(first.key(flow), meta.qfi).with_ethernet(view.header);
-                return Some(self.packets.keys[at]);
+                pass.packets.keys[at] = with_qfi(first.key(flow), meta.qfi).with_ethernet(view.header);
+                Some(pass.packets.keys[at])
             }
-            Verdict::Early if self.keep_early(origin, (flow, part), (frame, peer), at) => return Some(own),
-            Verdict::Early => {}
-            Verdict::NoRoom => return Some(own),
-            Verdict::Drop(reason) => self.packets.metas[at].drop(reason),
-        }
-        self.count_lost_fragments();
-        None
+            Verdict::Early => self.keep_early(pass, origin, (flow, &part), batch, at).then_some(own),
+            Verdict::NoRoom => Some(own),
+            Verdict::Drop(reason) => {
+                pass.drop(at, reason);
+                None
+            }
+        };
+        self.count_lost(context);
+        key
     }
 
-    fn count_lost_fragments(&mut self) {
-        let lost = self.fragments.take_lost();
-        self.stats[self.worker].drops.count_n(DropReason::FragmentOverflow, lost);
+    /// Counts fragments that have waited in vain.
+    pub fn count_lost(&mut self, context: &Context) {
+        context.stats().drops.count_n(DropReason::FragmentOverflow, self.take_lost());
     }
+}
 
+impl Stages {
     /// Runs the stages for waiting fragments whose first one has arrived.
     #[inline(always)]
-    pub(super) fn run_early_fragments(&mut self, now_ns: u64, ports: &mut Ports) {
+    pub(in crate::pipeline) fn run_early_fragments(&mut self, snapshot: Snapshot<'_>, ports: &mut Ports) {
         if self.fragments.is_ready() {
-            self.run_ready(now_ns, ports);
+            self.run_ready(snapshot, ports);
         }
     }
 
     #[cold]
-    fn run_ready(&mut self, now_ns: u64, ports: &mut Ports) {
-        let mut batch = Vector::of(&self.home);
+    fn run_ready(&mut self, snapshot: Snapshot<'_>, ports: &mut Ports) {
+        let mut batch = Vector::of(&self.context.home);
         while let Some((origin, first, waiting)) = self.fragments.take_ready() {
             let (native, teid, frames) = match origin.path {
                 Path::Tunnel(teid) => (false, teid, false),
@@ -571,18 +556,17 @@ impl Pipeline {
                             Key::unknown()
                         }
                     };
-                    self.packets.push(meta, key);
+                    self.pass.packets.push(meta, key);
                 }
                 if batch.is_empty() {
                     // Cannot happen: the packet came from a frame, so it fits into one.
                     break;
                 }
                 if frames {
-                    self.keys_are_known = true;
-                    self.run_bridged(None, &mut batch, now_ns, ports);
-                    self.keys_are_known = false;
+                    self.pass.keys_are_known = true;
+                    self.run_bridged(snapshot, &mut batch, ports);
                 } else {
-                    self.run(&mut batch, now_ns, ports);
+                    self.run(snapshot, &mut batch, ports);
                 }
             }
         }
