@@ -16,6 +16,7 @@ use nf::certificate::{self, CertificateFiles};
 use sbi::model::common::DateTime;
 use serde::Serialize;
 
+use crate::config::semantic::{self, Endpoint};
 use crate::config::{self, yaml};
 use crate::{ConfigArg, EXIT_FAILED, certs};
 use output::{self, Format, Table};
@@ -420,10 +421,11 @@ fn drops_forwarded(line: &str) -> bool {
 
 /// Checks of the addresses, ports and pools of a configuration.
 fn configured(node: &yaml::Node) -> Vec<Finding> {
-    let endpoints = endpoints(node);
+    let endpoints: Vec<Endpoint> =
+        semantic::endpoints(node).into_iter().filter(|own| own.of_kernel).collect();
     let mut findings = Vec::new();
     let ours = local_addresses();
-    for (name, _, address) in &endpoints {
+    for Endpoint { path: name, address, .. } in &endpoints {
         if !address.ip().is_unspecified() && !address.ip().is_loopback() && !ours.contains(&address.ip()) {
             findings.push(Finding::problem(
                 "addresses",
@@ -438,8 +440,8 @@ fn configured(node: &yaml::Node) -> Vec<Finding> {
     }
     let in_use: Vec<String> = endpoints
         .iter()
-        .filter(|(_, protocol, address)| bound(protocol).iter().any(|other| collides(*other, *address)))
-        .map(|(name, protocol, address)| format!("{name} {address}/{protocol}"))
+        .filter(|own| bound(own.protocol).iter().any(|other| collides(*other, own.address)))
+        .map(|own| format!("{} {}/{}", own.path, own.address, own.protocol))
         .collect();
     if in_use.is_empty() {
         findings.push(Finding::ok("ports", "all free"));
@@ -453,41 +455,6 @@ fn configured(node: &yaml::Node) -> Vec<Finding> {
     findings.extend(n2_n3_reachable(&endpoints));
     findings.extend(pools(node));
     findings
-}
-
-/// Name, transport protocol and address of each socket the configuration asks for.
-fn endpoints(node: &yaml::Node) -> Vec<(String, &'static str, SocketAddr)> {
-    let mut found = Vec::new();
-    for (section, content) in node.entries() {
-        if let Some(yaml::Value::Sequence(interfaces)) = content.get("interfaces").map(|node| &node.value) {
-            for (at, interface) in interfaces.iter().enumerate() {
-                let text = |key: &str| match &interface.get(key)?.value {
-                    yaml::Value::Scalar { text, .. } => Some(text.as_str()),
-                    _ => None,
-                };
-                // The kernel does not have the addresses of interfaces that bypass it.
-                let bypasses = matches!(text("backend"), Some("dpdk" | "memif"));
-                let address = text("gtpu").filter(|_| !bypasses);
-                if let Some(address) = address.and_then(|address| address.parse().ok()) {
-                    found.push((format!("{}.interfaces[{at}].gtpu", section.name), "udp", address));
-                }
-            }
-        }
-        for (key, value) in content.entries() {
-            let protocol = match key.name.as_str() {
-                "sbi" => "tcp",
-                "ngap" => "sctp",
-                "pfcp" | "gtpu" => "udp",
-                _ => continue,
-            };
-            if let yaml::Value::Scalar { text, .. } = &value.value
-                && let Ok(address) = text.parse()
-            {
-                found.push((format!("{}.{}", section.name, key.name), protocol, address));
-            }
-        }
-    }
-    found
 }
 
 fn collides(bound: SocketAddr, wanted: SocketAddr) -> bool {
@@ -588,14 +555,14 @@ fn workers(workers: &upf::config::WorkersConfig) -> Finding {
 }
 
 /// gNBs on other machines cannot reach a loopback address.
-fn n2_n3_reachable(endpoints: &[(String, &'static str, SocketAddr)]) -> Vec<Finding> {
+fn n2_n3_reachable(endpoints: &[Endpoint]) -> Vec<Finding> {
     let local: Vec<String> = endpoints
         .iter()
-        .filter(|(name, _, address)| {
-            let outside = name == "amf.ngap" || name == "upf.gtpu" || name.starts_with("upf.interfaces");
+        .filter(|Endpoint { path, address, .. }| {
+            let outside = path == "amf.ngap" || path == "upf.gtpu" || path.starts_with("upf.interfaces");
             outside && address.ip().is_loopback()
         })
-        .map(|(name, _, address)| format!("{name}: {address}"))
+        .map(|own| format!("{}: {}", own.path, own.address))
         .collect();
     if local.is_empty() {
         return Vec::new();

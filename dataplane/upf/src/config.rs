@@ -458,7 +458,7 @@ impl Config {
             dnn.validate()?;
             self.check_interfaces_of(dnn)?;
         }
-        if self.interfaces.len() + self.dnn.len() >= MAX_INTERFACES {
+        if Interfaces::count(self) > MAX_INTERFACES {
             return Err(ConfigError::TooManyInterfaces);
         }
         let interfaces = Interfaces::of(self);
@@ -623,21 +623,20 @@ impl Config {
     }
 
     /// The addresses that cannot be those of a gNB or another UPF, if this machine has `addresses`: its own ones,
-    /// and the broadcast addresses of their networks. If the UPF itself has a loopback address, a whole network
-    /// runs on this machine, each part at a loopback address of its own.
+    /// and the broadcast addresses of their networks. Loopback addresses are not among them: whether a gNB may have
+    /// one depends on the interface (`n4::session`).
     pub(crate) fn local_far_ends<'a>(
         &'a self,
         addresses: &'a [Cidr],
     ) -> impl Iterator<Item = (IpAddr, Receiver)> + 'a {
         let interfaces = Interfaces::of(self);
-        let gtpu: Vec<IpAddr> = interfaces.gtpu_addresses().map(|own| own.ip()).collect();
-        let network_here = gtpu.iter().any(IpAddr::is_loopback);
+        let gtpu: Vec<Cidr> = interfaces.gtpu_addresses().map(|own| Cidr::host(own.ip())).collect();
         // Those that the kernel does not know.
         let configured =
             || self.interfaces.iter().filter(|own| own.role.has_tunnels()).flat_map(|own| &own.addresses);
-        let own = gtpu.into_iter().map(Cidr::host).chain(configured().copied());
-        let others = addresses.iter().filter(move |other| !(network_here && other.address().is_loopback()));
-        let local = own.chain(others.copied()).map(|own| (own.address(), Receiver::Local));
+        let others = addresses.iter().filter(|other| !other.address().is_loopback());
+        let local = gtpu.into_iter().chain(configured().copied()).chain(others.copied());
+        let local = local.map(|own| (own.address(), Receiver::Local));
         let networks = configured().chain(addresses);
         let all = networks.flat_map(broadcasts).map(|broadcast| (broadcast.into(), Receiver::All));
         // Own addresses come last and so prevail.
@@ -817,6 +816,39 @@ mod tests {
         ] {
             let error = check(&interfaces, dnn).unwrap_err();
             assert!(error.contains(said), "{said}: {error}");
+        }
+    }
+
+    #[test]
+    fn interfaces_are_counted_once_whichever_form_they_have() {
+        let config = |gtpu: bool, networks: usize, short: bool| {
+            let gtpu = if gtpu { r#""gtpu": "127.0.0.7:2152","# } else { "" };
+            let n3 = r#"{"name": "n3", "role": "n3", "gtpu": "127.0.0.8:2152"}"#.to_owned();
+            let mut interfaces = if gtpu.is_empty() { vec![n3] } else { Vec::new() };
+            let mut dnn = Vec::new();
+            for number in 0..networks {
+                let access = if short {
+                    format!(r#""tun": "tun{number}""#)
+                } else {
+                    interfaces
+                        .push(format!(r#"{{"name": "i{number}", "role": "n6", "device": "tun{number}"}}"#));
+                    format!(r#""interfaces": ["i{number}"]"#)
+                };
+                dnn.push(format!(
+                    r#"{{"name": "net{number}", "ue_pool": {{"ipv4": "10.0.0.0/16"}}, {access}}}"#
+                ));
+            }
+            let (interfaces, dnn) = (interfaces.join(","), dnn.join(","));
+            let text = format!(
+                r#"{{"pfcp": "127.0.0.7:8805", {gtpu} "interfaces": [{interfaces}], "dnn": [{dnn}]}}"#
+            );
+            serde_json::from_str::<Config>(&text).unwrap().validate()
+        };
+        for short in [true, false] {
+            for gtpu in [true, false] {
+                assert_eq!(config(gtpu, 255, short), Ok(()), "{gtpu} {short}");
+                assert_eq!(config(gtpu, 256, short), Err(ConfigError::TooManyInterfaces));
+            }
         }
     }
 

@@ -51,6 +51,33 @@ impl Interface {
     }
 }
 
+/// The network instance of a tunnel, as a rule and its session say it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Named<'a> {
+    /// The rule has this name.
+    By(&'a str),
+    /// The rule has none.
+    Not {
+        /// Number of the instance in which its session has other tunnels of the same kind.
+        same: Option<u8>,
+        /// The same for tunnels of another kind.
+        session: Option<u8>,
+    },
+}
+
+/// Why there is no interface for a tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoTunnel {
+    /// No interface has the network instance, or several have and the rule does not say which.
+    Instance,
+    /// The addresses of the interfaces cannot be used.
+    Address,
+}
+
+/// Several data networks have a UE's address in their pools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ambiguous;
+
 /// All interfaces of a UPF.
 #[derive(Debug, Clone, Default)]
 pub struct Interfaces {
@@ -108,6 +135,14 @@ impl Interfaces {
         Interfaces { list }
     }
 
+    /// How many interfaces a configuration has, short forms included; [`Interfaces::of`] makes at most
+    /// [`MAX_INTERFACES`].
+    pub fn count(config: &Config) -> usize {
+        let devices = config.dnn.iter().flat_map(|dnn| [&dnn.tun, &dnn.tap]);
+        let short = devices.filter(|device| !device.is_empty()).count();
+        usize::from(config.gtpu.is_some()) + short + config.interfaces.len()
+    }
+
     /// Number of network instances.
     pub fn instances(&self) -> usize {
         self.iter().map(|interface| usize::from(interface.instance) + 1).max().unwrap_or(0)
@@ -128,35 +163,59 @@ impl Interfaces {
         self.iter().filter_map(|interface| interface.config.gtpu)
     }
 
-    /// The interface for tunnels that rules place on the first of `roles` and in the network instance `instance`.
-    /// `fits` says whether the address of an interface can be used. Where no interface has a role, those of the next
-    /// role serve in its place. An interface without network instance serves the instances that no other one has, and rules
-    /// without instance; if every interface has one, those rules take the first.
+    /// The interface for tunnels of one of `roles`; the first role that has an interface counts. `fits` says whether the
+    /// address of an interface can be used.
+    ///
+    /// A rule that names a network instance gets an interface of that instance. An interface without network instance
+    /// serves all names that no other one has. A rule without name belongs to the instance `same`, in which its session
+    /// has other tunnels of this kind. Else it gets, of the interfaces that fit, one without network instance, else one of
+    /// the only instance there is, else one of the instance `session`, in which its session has tunnels of another kind.
     pub fn tunnel(
         &self,
         roles: &[Role],
-        instance: Option<&str>,
+        named: Named<'_>,
         fits: impl Fn(IpAddr) -> bool,
-    ) -> Option<u8> {
-        let of_role = |role: &Role| {
-            let role = *role;
+    ) -> Result<u8, NoTunnel> {
+        let of_role = |role: Role| {
             let all = (0u8..).zip(&self.list);
             all.filter(move |(_, interface)| interface.role() == role)
         };
-        let candidates =
-            || roles.iter().flat_map(of_role).filter(|(_, interface)| fits(interface.local().ip()));
-        let named = |wanted: Option<&str>| {
-            candidates().find(|(_, interface)| match (wanted, &interface.config.network_instance) {
-                (Some(wanted), Some(own)) => own.eq_ignore_ascii_case(wanted),
-                (None, None) => true,
-                _ => false,
-            })
+        let any = || roles.iter().flat_map(|role| of_role(*role)).map(|(_, interface)| interface);
+        let nameless = |interface: &&Interface| interface.config.network_instance.is_none();
+        let instance = match named {
+            Named::By(name) => {
+                let has = |interface: &&Interface| {
+                    let own = interface.config.network_instance.as_ref();
+                    own.is_some_and(|own| own.eq_ignore_ascii_case(name))
+                };
+                any().find(has).or_else(|| any().find(nameless)).map(|interface| interface.instance)
+            }
+            Named::Not { same, session } => {
+                let present = |wanted: Option<u8>| {
+                    any().map(|interface| interface.instance).find(|own| Some(*own) == wanted)
+                };
+                let role = roles.iter().find(|role| of_role(**role).next().is_some());
+                let of_first = || {
+                    let all =
+                        role.into_iter().flat_map(|role| of_role(*role)).map(|(_, interface)| interface);
+                    all.filter(|interface| fits(interface.local().ip()))
+                };
+                let only = || {
+                    let one = of_first().next().ok_or(NoTunnel::Address).map(|interface| interface.instance);
+                    one.map(|one| of_first().all(|own| own.instance == one).then_some(one))
+                };
+                let nameless = || of_first().find(nameless).map(|interface| interface.instance);
+                match present(same).or_else(nameless) {
+                    Some(instance) => Some(instance),
+                    None => only()?.or_else(|| present(session)),
+                }
+            }
         };
-        let found = match instance {
-            Some(instance) => named(Some(instance)).or_else(|| named(None)),
-            None => named(None).or_else(|| candidates().next()),
-        };
-        found.map(|(number, _)| number)
+        let instance = instance.ok_or(NoTunnel::Instance)?;
+        let of_instance = |role: &Role| of_role(*role).filter(|(_, own)| own.instance == instance);
+        let role = roles.iter().find(|role| of_instance(role).next().is_some()).ok_or(NoTunnel::Instance)?;
+        let found = of_instance(role).find(|(_, interface)| fits(interface.local().ip()));
+        found.map(|(number, _)| number).ok_or(NoTunnel::Address)
     }
 
     /// The N6 interface of a network instance: the first one that has this instance, else the first one of the data
@@ -174,19 +233,42 @@ impl Interfaces {
         found.or_else(|| networks().find(|(_, interface)| is_of(interface))).map(|(number, _)| number)
     }
 
-    /// The first N6 interface whose data network has a pool with one of these addresses.
-    pub fn network_with(&self, addresses: impl Iterator<Item = IpAddr> + Clone) -> Option<u16> {
-        let found = self.iter().position(|interface| {
-            let Some(dnn) = &interface.dnn else { return false };
-            addresses.clone().any(|address| {
+    /// The data network, by its first interface, whose pools have most of these addresses. Of several, the one with the
+    /// highest `preference`.
+    pub fn network_with(
+        &self,
+        addresses: impl Iterator<Item = IpAddr> + Clone,
+        preference: impl Fn(u16) -> u8,
+    ) -> Result<Option<u16>, Ambiguous> {
+        let mut best: Option<((usize, u8), u16)> = None;
+        let mut ambiguous = false;
+        for (number, interface) in (0u16..).zip(&self.list) {
+            let Some(dnn) = &interface.dnn else { continue };
+            let within = addresses.clone().filter(|address| {
                 let pool = if address.is_ipv4() { dnn.ue_pool.ipv4 } else { dnn.ue_pool.ipv6 };
                 pool.is_some_and(|pool| {
-                    let within = net::link::Cidr::new(address, pool.prefix());
-                    within.is_some_and(|within| within.network() == pool.network())
+                    let host = net::link::Cidr::new(*address, pool.prefix());
+                    host.is_some_and(|host| host.network() == pool.network())
                 })
-            })
-        });
-        found.map(|number| number as u16)
+            });
+            let within = within.count();
+            if within == 0 {
+                continue;
+            }
+            let rank = (within, preference(number));
+            match best {
+                Some((known, _)) if known > rank => {}
+                Some((known, first)) if known == rank => ambiguous |= !self.same_network(first, number),
+                _ => (best, ambiguous) = (Some((rank, number)), false),
+            }
+        }
+        if ambiguous { Err(Ambiguous) } else { Ok(best.map(|(_, number)| number)) }
+    }
+
+    /// Whether two interfaces are of one data network.
+    pub fn same_network(&self, one: u16, other: u16) -> bool {
+        let dnn = |number| self.number(number).and_then(|interface| interface.dnn.as_ref());
+        one == other || matches!((dnn(one), dnn(other)), (Some(one), Some(other)) if one.name == other.name)
     }
 
     /// The first N6 interface; 0 if there is none.
@@ -202,6 +284,8 @@ mod tests {
     fn interfaces(text: &str) -> Interfaces {
         Interfaces::of(&serde_json::from_str(text).unwrap())
     }
+
+    const NOT: Named<'static> = Named::Not { same: None, session: None };
 
     const LONG: &str = r#"{"pfcp": "127.0.0.7:8805", "interfaces": [
         {"name": "access", "role": "n3", "network_instance": "ran", "gtpu": "10.0.0.1:2152"},
@@ -236,10 +320,10 @@ mod tests {
         assert_eq!((short.instances(), short.first_network()), (3, 1));
         // One N3 without network instance serves all roles and names.
         for roles in [&[Role::N3][..], &[Role::N9, Role::N3], &[Role::N4u, Role::N3]] {
-            assert_eq!(short.tunnel(roles, Some("anything"), |_| true), Some(0));
-            assert_eq!(short.tunnel(roles, None, |_| true), Some(0));
+            assert_eq!(short.tunnel(roles, Named::By("anything"), |_| true), Ok(0));
+            assert_eq!(short.tunnel(roles, NOT, |_| true), Ok(0));
         }
-        assert_eq!(short.tunnel(&[Role::N3], None, |own| own.is_ipv6()), None);
+        assert_eq!(short.tunnel(&[Role::N3], NOT, |own| own.is_ipv6()), Err(NoTunnel::Address));
     }
 
     #[test]
@@ -247,19 +331,34 @@ mod tests {
         let all = interfaces(LONG);
         // "factory" is the instance of an N3 and of an N6 interface, which share tables.
         assert_eq!(all.iter().map(|own| own.instance).collect::<Vec<_>>(), [0, 0, 1, 2, 3, 1]);
-        let n3 = |instance, v4: bool| all.tunnel(&[Role::N3], instance, move |own| own.is_ipv4() == v4);
-        assert_eq!(
-            [n3(None, true), n3(Some("RAN"), true), n3(Some("ran"), false)],
-            [Some(0), Some(0), Some(1)]
-        );
-        assert_eq!([n3(Some("factory"), true), n3(Some("factory"), false)], [Some(2), None]);
-        assert_eq!(n3(Some("elsewhere"), true), None, "every N3 has another instance");
-        let n9 = |instance| all.tunnel(&[Role::N9, Role::N3], instance, |_| true);
-        assert_eq!([n9(None), n9(Some("elsewhere")), n9(Some("factory"))], [Some(3), Some(3), Some(2)]);
+        let n3 = |named, v4: bool| all.tunnel(&[Role::N3, Role::N9], named, move |own| own.is_ipv4() == v4);
+        assert_eq!([n3(Named::By("RAN"), true), n3(Named::By("ran"), false)], [Ok(0), Ok(1)]);
+        assert_eq!(n3(Named::By("factory"), true), Ok(2));
+        assert_eq!(n3(Named::By("factory"), false), Err(NoTunnel::Address), "no other instance in its place");
+        assert_eq!(n3(Named::By("elsewhere"), true), Ok(3), "the one without instance");
+        let only_n3 = |named| all.tunnel(&[Role::N3], named, |_| true);
+        assert_eq!(only_n3(Named::By("elsewhere")), Err(NoTunnel::Instance), "every N3 has another instance");
+        // Without a name the session's tunnels say it; the N9 without instance is no N3.
+        let not = |same, session| Named::Not { same, session };
+        assert_eq!(n3(NOT, true), Err(NoTunnel::Instance));
+        assert_eq!([n3(not(Some(1), Some(0)), true), n3(not(None, Some(1)), true)], [Ok(2), Ok(2)]);
+        assert_eq!([n3(not(Some(0), None), false), n3(not(Some(9), Some(0)), false)], [Ok(1), Ok(1)]);
+        let n9 = |named| all.tunnel(&[Role::N9, Role::N3], named, |_| true);
+        assert_eq!(n9(NOT), Ok(3));
+        assert_eq!([n9(Named::By("elsewhere")), n9(Named::By("factory"))], [Ok(3), Ok(2)]);
+        assert_eq!([n9(not(None, Some(1))), n9(not(Some(1), None))], [Ok(3), Ok(2)]);
         assert_eq!(
             ["internet", "plant", "FACTORY", "lan"].map(|name| all.network(name)),
             [Some(4), Some(5), Some(5), None]
         );
-        assert_eq!(all.network_with(std::iter::once([10, 45, 9, 9].into())), Some(4));
+        let with = |address: [u8; 4], wanted: Option<u16>| {
+            all.network_with(std::iter::once(address.into()), |number| u8::from(Some(number) == wanted))
+        };
+        assert_eq!(with([10, 45, 9, 9], None), Err(Ambiguous));
+        assert_eq!(
+            [with([10, 45, 9, 9], Some(4)), with([10, 45, 9, 9], Some(5))],
+            [Ok(Some(4)), Ok(Some(5))]
+        );
+        assert_eq!(with([10, 46, 9, 9], Some(4)), Ok(None));
     }
 }

@@ -55,7 +55,11 @@ struct Ue {
 
 impl World {
     fn new() -> World {
-        let config = Arc::new(ethernet_config("gw0", "tap0"));
+        World::of(ethernet_config("gw0", "tap0"))
+    }
+
+    fn of(config: upf::Config) -> World {
+        let config = Arc::new(config);
         config.validate().unwrap();
         let tables = Arc::new(Tables::new(&config));
         let sessions = Sessions::new(Arc::clone(&config), Arc::clone(&tables), 5);
@@ -613,6 +617,40 @@ fn contradictions_are_refused() {
     // The refused sessions left nothing: the next one is a member and receives frames to all.
     world.down(&frame(ALL, M, 1));
     assert_eq!(world.n3.take().len(), 1);
+}
+
+/// The PDI's network instance says to which Ethernet network a session belongs (TS 29.244 table 7.5.2.2-2).
+#[test]
+fn a_session_belongs_to_the_network_that_its_pdi_names() {
+    let mut config = ethernet_config("gw0", "tap0");
+    let second = r#"{"name": "office", "type": "ethernet", "tap": "tap1"}"#;
+    config.dnn.push(serde_json::from_str(second).unwrap());
+    let mut world = World::of(config);
+    let (port, office) = memory::pair(100);
+    world.ports.push(Box::new(port));
+    let named = |teid, network: &str| {
+        let mut request = ethernet_establishment(teid);
+        request.create_pdrs[1].pdi.network_instance = Some(network.into());
+        request
+    };
+    let ue = world.establish(&named(1, "office"));
+    world.establish(&named(2, "factory"));
+    world.up(ue, &frame(M, A, 1));
+    assert_eq!((office.take().len(), world.n6.take().len()), (1, 0));
+    office.inject(&frame(A, M, 2), gnb());
+    world.run(3);
+    assert_eq!(world.n3.take().len(), 1);
+    // Its own FAR may name the same network, but no other, and the network must be one of frames.
+    let mut request = named(3, "office");
+    let parameters = |request: &mut SessionEstablishmentRequest, network: &str| {
+        request.create_fars[0].forwarding_parameters.as_mut().unwrap().network_instance =
+            Some(network.into());
+    };
+    parameters(&mut request, "factory");
+    assert_eq!(world.try_establish(&request).err(), Some((Cause::RULE_FAILURE, None)));
+    parameters(&mut request, "office");
+    world.establish(&request);
+    assert_eq!(world.try_establish(&named(4, "internet")).err(), Some((Cause::RULE_FAILURE, None)));
 }
 
 /// If a rule asks for it, the SMF is told of new addresses behind a UE and of those that are silent (TS 29.244 §5.13.5).

@@ -308,3 +308,183 @@ fn tunnels_of_both_ip_versions_have_an_interface_each() {
         ["fd00:200::2".parse::<IpAddr>().unwrap()]
     );
 }
+
+/// What an establishment that `change` makes of one of the plant's session is answered: cause, IE and rule at fault.
+fn answer(
+    config: upf::Config,
+    change: impl Fn(&mut SessionEstablishmentRequest),
+) -> (Cause, Option<u16>, Option<FailedRuleId>) {
+    let mut world = World::with_config(config);
+    let mut request = placed(1, "plant", "plant");
+    change(&mut request);
+    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW).response;
+    assert_eq!(world.sessions.count() == 0, response.cause != Cause::ACCEPTED);
+    (response.cause, response.offending_ie.map(|ie| ie.0), response.failed_rule_id)
+}
+
+/// The configuration of [`Split`] with further interfaces, which come first.
+fn split_with(further: &str) -> upf::Config {
+    let mut config = split_config();
+    let mut interfaces: Vec<_> = serde_json::from_str(further).unwrap();
+    interfaces.append(&mut config.interfaces);
+    config.interfaces = interfaces;
+    config.validate().unwrap();
+    config
+}
+
+fn without_instances(request: &mut SessionEstablishmentRequest) {
+    for far in &mut request.create_fars {
+        far.forwarding_parameters.as_mut().unwrap().network_instance = None;
+    }
+}
+
+/// TS 29.244 table 7.5.2.3-2, NOTE 1: the UPF is connected to gNBs in several IP domains, and a session has its tunnels in one.
+#[test]
+fn a_far_without_network_instance_leads_to_the_network_of_its_session() {
+    for first in ["[]", r#"[{"name": "common", "role": "n3", "gtpu": "127.0.2.7:2152"}]"#] {
+        let mut world = World::with_config(split_with(first));
+        let plant = world.tables.interfaces().iter().position(|own| own.name() == "plant-ran").unwrap();
+        let lan = world.tables.interfaces().iter().position(|own| own.name() == "lan").unwrap();
+        let wires = [plant, lan].map(|number| {
+            let (port, wire) = memory::pair(100);
+            world.ports[number] = Box::new(port) as Box<dyn Port>;
+            wire
+        });
+        // The second session is laid out by the template of the first.
+        for cp_seid in [1, 2] {
+            let mut request = placed(cp_seid, "plant", "plant");
+            without_instances(&mut request);
+            let ue = Ipv4Addr::new(10, 45, 7, cp_seid as u8);
+            for pdr in &mut request.create_pdrs {
+                if let Some(address) = &mut pdr.pdi.ue_ip_address {
+                    (address.ipv4, address.ipv6) = (Some(ue), None);
+                }
+            }
+            let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW).response;
+            assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
+            for created in response.created_pdrs.iter().filter(|created| created.pdr_id != PdrId(4)) {
+                let plant = matches!(created.f_teid, Some(FTeid::Assigned { ipv4: Some(PLANT_GTPU), .. }));
+                assert!(plant, "{created:?}");
+            }
+            wires[1].inject(&udp(SERVER_V4.into(), ue.into(), b"down"), gnb());
+            world.run(lan);
+            assert_eq!(wires[0].take().len(), 1, "session {cp_seid} with {first}");
+            let seid = response.up_f_seid.unwrap().seid;
+            let other = Ipv4Addr::new(127, 0, 0, 21);
+            let switched =
+                world.sessions.modify(seid, SMF.into(), &path_switch(9, other.into()), NOW).unwrap();
+            assert_eq!(switched.response.cause, Cause::ACCEPTED);
+            let markers: Vec<_> = switched.end_markers.iter().map(|tunnel| tunnel.far_end()).collect();
+            assert_eq!(markers, [Peer { interface: plant as u8, address: GNB.into() }]);
+            wires[1].inject(&udp(SERVER_V4.into(), ue.into(), b"down"), gnb());
+            world.run(lan);
+            let sent: Vec<_> = wires[0].take().into_iter().map(|(_, peer)| peer.ip()).collect();
+            assert_eq!(sent, [IpAddr::from(other)]);
+        }
+    }
+}
+
+/// Tables 7.5.2.2-2 and 7.5.2.3-2: the network instance is needed where the UPF is connected to several IP domains.
+#[test]
+fn rules_that_could_mean_several_networks_are_refused() {
+    let unknown = |rule| (Cause::RULE_FAILURE, Some(ie::NETWORK_INSTANCE), Some(rule));
+    // Neither the rule nor another of its session says which N3.
+    let pdr = answer(split_config(), |request| {
+        for pdr in &mut request.create_pdrs {
+            pdr.pdi.network_instance.take_if(|_| pdr.pdi.source_interface == SourceInterface::Access);
+        }
+    });
+    assert_eq!(pdr, unknown(FailedRuleId::Pdr(1)));
+    // A name whose interface has another IP version is not that of an interface without name.
+    let six = r#"[{"name": "common", "role": "n3", "gtpu": "[fd00:200::1]:2152"}]"#;
+    let far = answer(split_with(six), |request| {
+        let parameters = request.create_fars[1].forwarding_parameters.as_mut().unwrap();
+        parameters.outer_header_creation =
+            Some(OuterHeaderCreation::gtpu(GNB_TEID, "fd00:200::2".parse().unwrap()));
+    });
+    let no_address = (Cause::MANDATORY_IE_INCORRECT, Some(ie::OUTER_HEADER_CREATION));
+    assert_eq!(far, (no_address.0, no_address.1, Some(FailedRuleId::Far(2))));
+    let choose = answer(split_with(six), |request| {
+        request.create_pdrs[0].pdi.f_teid = Some(FTeid::Choose { ipv4: false, ipv6: true, id: None });
+    });
+    assert_eq!(choose, (Cause::INVALID_F_TEID_ALLOCATION, Some(ie::F_TEID), None));
+}
+
+/// Two data networks have the UE's address in their pools.
+#[test]
+fn a_ue_address_of_two_pools_belongs_to_the_network_that_the_session_names() {
+    let native =
+        |request: &mut SessionEstablishmentRequest| request.create_pdrs[1].pdi.network_instance = None;
+    let unknown = |rule| (Cause::RULE_FAILURE, Some(ie::NETWORK_INSTANCE), Some(rule));
+    // The tunnels are in neither network.
+    let ambiguous = answer(split_config(), |request| {
+        *request = placed(1, "ran", "internet");
+        native(request);
+        without_instances(request);
+    });
+    assert_eq!(ambiguous, unknown(FailedRuleId::Pdr(2)));
+    let (down, far_only, tunnel_only) = (
+        udp(SERVER_V4.into(), UE_V4.into(), b"down"),
+        |request: &mut SessionEstablishmentRequest| native(request),
+        |request: &mut SessionEstablishmentRequest| {
+            native(request);
+            without_instances(request);
+        },
+    );
+    for (n3, n6, from, change) in [
+        ("ran", "internet", WAN, &far_only as &dyn Fn(&mut SessionEstablishmentRequest)),
+        ("ran", "plant", LAN, &far_only),
+        ("plant", "plant", LAN, &tunnel_only),
+        ("plant", "plant", LAN, &|request| {
+            // Another PDR has the name.
+            let mut other = request.create_pdrs[1].clone();
+            other.pdr_id = PdrId(9);
+            other.precedence = Precedence(300);
+            request.create_pdrs.push(other);
+            tunnel_only(request);
+        }),
+    ] {
+        let mut split = Split::new();
+        let mut request = placed(1, n3, n6);
+        change(&mut request);
+        let response = split.world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW).response;
+        assert_eq!(response.cause, Cause::ACCEPTED, "{n3} {n6}: {response:?}");
+        for network in [WAN, LAN] {
+            assert_eq!(split.pass(network, &down).len(), usize::from(network == from), "{n3} {n6}");
+        }
+    }
+}
+
+/// §8.2.3: PDRs with one CHOOSE ID have one F-TEID, which is that of one interface.
+#[test]
+fn a_choose_id_on_two_interfaces_is_refused() {
+    let (cause, ie, _) = answer(split_config(), |request| {
+        request.create_pdrs[2].pdi.network_instance = Some("ran".into());
+    });
+    assert_eq!((cause, ie), (Cause::INVALID_F_TEID_ALLOCATION, Some(ie::F_TEID)));
+    // Without a name it is the network of the session, in whatever order the PDRs come.
+    for reversed in [false, true] {
+        let (cause, ..) = answer(split_config(), |request| {
+            request.create_pdrs[2].pdi.network_instance = None;
+            if reversed {
+                request.create_pdrs.reverse();
+            }
+        });
+        assert_eq!(cause, Cause::ACCEPTED);
+    }
+}
+
+/// A loopback address of a peer is on this machine; the network is only there if the interface has one too.
+#[test]
+fn one_loopback_interface_does_not_open_the_others_to_loops() {
+    let text = r#"{"pfcp": "127.0.0.7:8805", "smf": ["127.0.0.0/8"], "restoration_s": 0, "interfaces": [
+        {"name": "lab", "role": "n3", "network_instance": "lab", "gtpu": "127.0.0.7:2152"},
+        {"name": "field", "role": "n3", "network_instance": "field", "gtpu": "192.0.2.7:2152"}],
+        "dnn": [{"name": "internet", "tun": "gw0", "ue_pool": {"ipv4": "10.45.0.0/16"}}]}"#;
+    let config: upf::Config = serde_json::from_str(text).unwrap();
+    let of = |n3: &'static str| answer(config.clone(), |request| *request = placed(1, n3, "internet"));
+    assert_eq!(of("lab").0, Cause::ACCEPTED);
+    let refused =
+        (Cause::MANDATORY_IE_INCORRECT, Some(ie::OUTER_HEADER_CREATION), Some(FailedRuleId::Far(2)));
+    assert_eq!(of("field"), refused);
+}

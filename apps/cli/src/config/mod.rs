@@ -15,7 +15,7 @@ use upf::config::{CoreSocket, Transport};
 use self::yaml::{Key, Node, Value};
 
 pub mod de;
-mod semantic;
+pub mod semantic;
 pub mod yaml;
 
 /// The content of `godwit.yaml`.
@@ -331,6 +331,12 @@ mod tests {
             "{pool:?}"
         );
         assert!(problems("sbi: 127.0.0.4:7777", "sbi: 127.0.0.5:7777")[0].contains("amf.sbi already"));
+        let n9 = "pfcp: 127.0.0.7:8805\n  interfaces: [{name: n9, role: n9, gtpu: \"127.0.0.4:8805\"}]";
+        let twice = problems("pfcp: 127.0.0.7:8805", n9);
+        assert!(
+            twice.iter().any(|problem| problem.contains("upf.interfaces[0].gtpu: `127.0.0.4:8805`")),
+            "{twice:?}"
+        );
         assert!(problems("tac: [1]", "tac: []")[0].starts_with("amf.tac: "));
         assert!(problems("upf: [127.0.0.7:8805]", "upf: []")[0].starts_with("smf.upf: "));
         assert!(problems("log: info", "log: chatty")[0].contains("\"chatty\" is no level"));

@@ -1,6 +1,6 @@
 //! Checks across sections (addresses used twice, overlapping pools), and each NF's own `validate`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use upf::interface::Backend;
 use upf::interfaces::Interfaces;
@@ -155,26 +155,66 @@ fn position(list: &Node, name: &str) -> Option<usize> {
     })
 }
 
-/// Two sockets of one protocol cannot have the same address.
-fn duplicate_addresses(root: &Node, problems: &mut Vec<Problem>) {
-    let mut seen: Vec<(String, &str, &str)> = Vec::new();
+/// A socket that the configuration asks for.
+pub struct Endpoint {
+    /// Its key.
+    pub path: String,
+    /// Line of the key's value.
+    line: usize,
+    /// `tcp`, `udp` or `sctp`.
+    pub protocol: &'static str,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Whether the kernel has it: not on interfaces that bypass the kernel.
+    pub of_kernel: bool,
+}
+
+/// All sockets of a configuration.
+pub fn endpoints(root: &Node) -> Vec<Endpoint> {
+    let mut found = Vec::new();
+    let scalar = |node: &Node| match &node.value {
+        super::yaml::Value::Scalar { text, .. } => Some(text.clone()),
+        _ => None,
+    };
+    let mut add = |path: String, value: &Node, protocol: &'static str, of_kernel: bool| {
+        if let Some(address) = scalar(value).and_then(|text| text.parse().ok()) {
+            found.push(Endpoint { path, line: value.line, protocol, address, of_kernel });
+        }
+    };
     for (section, content) in root.entries() {
         for (key, value) in content.entries() {
-            let transport = match key.name.as_str() {
+            let protocol = match key.name.as_str() {
                 "sbi" => "tcp",
                 "ngap" => "sctp",
                 "pfcp" | "gtpu" => "udp",
                 _ => continue,
             };
-            let super::yaml::Value::Scalar { text, .. } = &value.value else { continue };
-            let path = format!("{}.{}", section.name, key.name);
-            match seen.iter().find(|(_, kind, address)| *kind == transport && address == text) {
-                Some((other, ..)) => {
-                    let message = format!("`{text}` is the address of {other} already");
-                    problems.push(Problem::at(value.line, &path, message));
-                }
-                None => seen.push((path, transport, text)),
+            add(format!("{}.{}", section.name, key.name), value, protocol, true);
+        }
+        let interfaces = content.get("interfaces").map(|interfaces| &interfaces.value);
+        let Some(super::yaml::Value::Sequence(interfaces)) = interfaces else { continue };
+        for (at, interface) in interfaces.iter().enumerate() {
+            let backend = interface.get("backend").and_then(scalar);
+            let of_kernel = !matches!(backend.as_deref(), Some("dpdk" | "memif"));
+            if let Some(value) = interface.get("gtpu") {
+                add(format!("{}.interfaces[{at}].gtpu", section.name), value, "udp", of_kernel);
             }
+        }
+    }
+    found
+}
+
+/// Two sockets of one protocol cannot have the same address.
+fn duplicate_addresses(root: &Node, problems: &mut Vec<Problem>) {
+    let mut seen: Vec<Endpoint> = Vec::new();
+    for own in endpoints(root) {
+        let same = |other: &&Endpoint| (other.protocol, other.address) == (own.protocol, own.address);
+        match seen.iter().find(same) {
+            Some(other) => {
+                let message = format!("`{}` is the address of {} already", own.address, other.path);
+                problems.push(Problem::at(own.line, &own.path, message));
+            }
+            None => seen.push(own),
         }
     }
 }

@@ -5,26 +5,26 @@ use std::net::IpAddr;
 use foldhash::HashSet;
 use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::{
-    Cause, CreatePdr, CreatedPdr, CreatedTrafficEndpoint, FTeid, PdnType, ShortBytes, SmReqFlags,
-    SourceInterface, TrafficEndpointId, UsageReport, UsageReportTrigger, ie,
+    Cause, CreatePdr, CreateTrafficEndpoint, CreatedPdr, CreatedTrafficEndpoint, FTeid, PdnType, ShortBytes,
+    SmReqFlags, SourceInterface, TrafficEndpointId, UsageReport, UsageReportTrigger, ie,
 };
 
-use super::compile::{interface_from, network_named, tunnel_of};
+use super::networks::{Networks, network_named, refusal};
 use super::rules::urr::{Now, Reading};
-use super::rules::{MAX_RULES, Rejection, Rules, TunnelAllocator};
-use crate::interfaces::Interfaces;
+use super::rules::{LocalTunnel, MAX_RULES, Rejection, Rules, TunnelAllocator};
 use crate::plan::OuterHeader;
 use crate::tables::Writer;
 
 /// Allocates TEIDs for one request; TEIDs that are not kept are released.
 pub(super) struct Allocation<'a> {
     pub writer: &'a mut Writer,
-    pub interfaces: &'a Interfaces,
+    /// The session's networks before the request, and those that the request names.
+    pub networks: Networks<'a>,
     pub taken: Vec<u32>,
     /// TEIDs that the session had before, in order.
     pub own: Vec<u32>,
-    /// The TEID of each choose id: PDRs with the same id share it.
-    pub chosen: Vec<(u8, u32)>,
+    /// The tunnel of each choose id: PDRs with the same id share it.
+    pub chosen: Vec<(u8, LocalTunnel)>,
 }
 
 impl TunnelAllocator for Allocation<'_> {
@@ -33,22 +33,25 @@ impl TunnelAllocator for Allocation<'_> {
         f_teid: &FTeid,
         source: SourceInterface,
         instance: Option<&ShortBytes>,
-    ) -> Result<u32, Rejection> {
+    ) -> Result<LocalTunnel, Rejection> {
         match *f_teid {
             FTeid::Choose { ipv4, ipv6, id } => {
                 let fits = |own: IpAddr| ipv4 && own.is_ipv4() || ipv6 && own.is_ipv6();
-                let interface = interface_from(source, instance, fits, self.interfaces)?
-                    .ok_or(Rejection::ie(Cause::INVALID_F_TEID_ALLOCATION, ie::F_TEID))?;
+                let impossible = Rejection::ie(Cause::INVALID_F_TEID_ALLOCATION, ie::F_TEID);
+                let interface = self.networks.tunnel(source.into(), instance, fits);
+                let interface = interface.map_err(|reason| refusal(reason, impossible))?;
                 let chosen = id.and_then(|id| self.chosen.iter().find(|(known, _)| *known == id));
-                if let Some((_, teid)) = chosen {
-                    return Ok(*teid);
+                if let Some((_, tunnel)) = chosen {
+                    // One F-TEID is on one interface (§8.2.3).
+                    return if tunnel.interface == interface { Ok(*tunnel) } else { Err(impossible) };
                 }
                 let teid = self.writer.allocate(interface).ok_or(Rejection::cause(Cause::NO_RESOURCES))?;
+                let tunnel = LocalTunnel { teid, interface };
                 self.taken.push(teid);
                 if let Some(id) = id {
-                    self.chosen.push((id, teid));
+                    self.chosen.push((id, tunnel));
                 }
-                Ok(teid)
+                Ok(tunnel)
             }
             FTeid::Assigned { teid, ipv4, ipv6 } => {
                 let fits = |own: IpAddr| {
@@ -56,30 +59,33 @@ impl TunnelAllocator for Allocation<'_> {
                         || ipv6.is_some_and(|address| own == IpAddr::V6(address))
                 };
                 let incorrect = Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie::F_TEID);
-                let interface = interface_from(source, instance, fits, self.interfaces)?.ok_or(incorrect)?;
+                let interface = self.networks.tunnel(source.into(), instance, fits);
+                let interface = interface.map_err(|reason| refusal(reason, incorrect))?;
+                let tunnel = LocalTunnel { teid, interface };
                 if self.own.binary_search(&teid).is_ok() || self.taken.contains(&teid) {
                     // A tunnel stays at the address where it was made.
                     let same = self.writer.interface_of(teid) == Some(interface);
-                    return if same { Ok(teid) } else { Err(incorrect) };
+                    return if same { Ok(tunnel) } else { Err(incorrect) };
                 }
                 if !self.writer.assign(teid, interface) {
                     return Err(Rejection::ie(Cause::INVALID_F_TEID_ALLOCATION, ie::F_TEID));
                 }
                 self.taken.push(teid);
-                Ok(teid)
+                Ok(tunnel)
             }
         }
     }
 
     fn network(&self, instance: &ShortBytes) -> Option<u16> {
-        network_named(instance, self.interfaces)
+        network_named(instance, self.networks.interfaces)
     }
 }
 
 impl Allocation<'_> {
-    fn f_teid(&self, teid: u32) -> FTeid {
-        let interface = self.writer.interface_of(teid).unwrap_or_default();
-        let address = self.interfaces.number(interface.into()).map(|interface| interface.local().ip());
+    fn f_teid(&self, tunnel: LocalTunnel) -> FTeid {
+        let LocalTunnel { teid, interface } = tunnel;
+        let interface = self.networks.interfaces.number(interface.into());
+        let address = interface.map(|interface| interface.local().ip());
         match address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)) {
             IpAddr::V4(address) => FTeid::Assigned { teid, ipv4: Some(address), ipv6: None },
             IpAddr::V6(address) => FTeid::Assigned { teid, ipv4: None, ipv6: Some(address) },
@@ -98,10 +104,10 @@ pub(super) struct Effect {
 }
 
 impl Effect {
-    fn add_endpoint(&mut self, id: TrafficEndpointId, chosen: Option<u32>, tunnels: &Allocation<'_>) {
-        self.endpoints.extend(chosen.map(|teid| CreatedTrafficEndpoint {
+    fn add_endpoint(&mut self, id: TrafficEndpointId, chosen: Option<LocalTunnel>, tunnels: &Allocation<'_>) {
+        self.endpoints.extend(chosen.map(|tunnel| CreatedTrafficEndpoint {
             id,
-            f_teid: Some(tunnels.f_teid(teid)),
+            f_teid: Some(tunnels.f_teid(tunnel)),
             ..Default::default()
         }));
     }
@@ -109,8 +115,8 @@ impl Effect {
     /// Adds the F-TEID of a PDR to the response if the UP function was to choose it.
     fn add_pdr(&mut self, rules: &Rules, id: pfcp::PdrId, asked: Option<&FTeid>, tunnels: &Allocation<'_>) {
         let chosen = matches!(asked, Some(FTeid::Choose { .. }));
-        if let Some(teid) = rules.pdrs.get(id.0).and_then(|rule| rule.teid).filter(|_| chosen) {
-            let f_teid = Some(tunnels.f_teid(teid));
+        if let Some(tunnel) = rules.pdrs.get(id.0).and_then(|rule| rule.tunnel).filter(|_| chosen) {
+            let f_teid = Some(tunnels.f_teid(tunnel));
             self.created.push(CreatedPdr { pdr_id: id, f_teid, ..Default::default() });
         }
     }
@@ -147,6 +153,7 @@ pub(super) fn establish(
     for urr in &request.create_urrs {
         rules.create_urr(urr, Reading::default(), now)?;
     }
+    hear(&mut tunnels.networks, &request.create_traffic_endpoints, &request.create_pdrs);
     for endpoint in &request.create_traffic_endpoints {
         let source = source_of(endpoint.id, &request.create_pdrs);
         let chosen = rules.create_endpoint(endpoint, source, tunnels)?;
@@ -166,6 +173,20 @@ pub(super) fn establish(
 fn source_of(endpoint: TrafficEndpointId, pdrs: &[CreatePdr]) -> SourceInterface {
     let user = pdrs.iter().find(|pdr| pdr.pdi.traffic_endpoint_id == Some(endpoint));
     user.map_or(SourceInterface::Access, |pdr| pdr.pdi.source_interface)
+}
+
+/// Notes the network instances that new tunnels have.
+fn hear(networks: &mut Networks<'_>, endpoints: &[CreateTrafficEndpoint], pdrs: &[CreatePdr]) {
+    let of_endpoints = endpoints
+        .iter()
+        .map(|endpoint| (source_of(endpoint.id, pdrs), endpoint.f_teid, endpoint.network_instance.as_ref()));
+    let of_pdrs =
+        pdrs.iter().map(|pdr| (pdr.pdi.source_interface, pdr.pdi.f_teid, pdr.pdi.network_instance.as_ref()));
+    for (source, f_teid, instance) in of_endpoints.chain(of_pdrs) {
+        if let (Some(_), Some(instance)) = (f_teid, instance) {
+            networks.hear(source, instance);
+        }
+    }
 }
 
 /// Refuses multi-access rules: ATSSS is not supported (§8.2.25), and PDRs that depend on them have no FAR.
@@ -209,7 +230,7 @@ pub(super) fn modify(
     }
     for far in &request.update_fars {
         let old = rules.update_far(far)?;
-        effect.end_markers.extend(old.and_then(|old| tunnel_of(&old, tunnels.interfaces)));
+        effect.end_markers.extend(old.and_then(|old| tunnels.networks.tunnel_of(&old)));
     }
     for qer in &request.create_qers {
         rules.create_qer(qer)?;
@@ -223,6 +244,7 @@ pub(super) fn modify(
     for urr in &request.update_urrs {
         rules.update_urr(urr, reading(urr.urr_id.0), now)?;
     }
+    hear(&mut tunnels.networks, &request.create_traffic_endpoints, &request.create_pdrs);
     for endpoint in &request.create_traffic_endpoints {
         let source = source_of(endpoint.id, &request.create_pdrs);
         let chosen = rules.create_endpoint(endpoint, source, tunnels)?;

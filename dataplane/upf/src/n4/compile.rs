@@ -2,25 +2,22 @@
 
 use std::borrow::Cow;
 use std::hash::Hash;
-use std::net::{IpAddr, SocketAddr};
 
 use classifier::sdf::{Direction as SdfDirection, SdfFilter as SdfText};
 use classifier::{EthernetFilter, Filter, FlowLabel, Masked, Prefix, Qfi, Rule, Side};
 use foldhash::{HashMap, HashSet};
-use packet::gtpu;
 use pfcp::{
     ApplyAction, BitRates, Cause, DestinationInterface, EthernetPacketFilter, FailedRuleId, Gate,
-    MacAddresses, OuterHeaderCreation, SdfFilter, ShortBytes, SourceInterface, TransportLevelMarking,
-    VlanTag, ie,
+    MacAddresses, SdfFilter, TransportLevelMarking, VlanTag, ie,
 };
 
 use super::ineffective::{self, Ineffective};
-use super::rules::{FarRule, PdrRule, QerRule, Redirect, Rejection, Rules, UrrRule, unknown_instance};
-use crate::interface::Role;
+use super::networks::{Networks, carries_frames};
+use super::rules::{FarRule, PdrRule, QerRule, Redirect, Rejection, Rules, UrrRule};
 use crate::interfaces::Interfaces;
 use crate::plan::{
-    Action, Arrival, Container, Destination, Direction, Enforcement, Forward, Kind, OuterHeader, Pdr, Place,
-    Plan, Qer, UeAddresses, Urr,
+    Action, Arrival, Destination, Direction, Enforcement, Forward, Kind, OuterHeader, Pdr, Place, Plan, Qer,
+    UeAddresses, Urr,
 };
 
 /// Most filters of one session. Every combination of a PDR's ports, addresses and QFIs is a filter. Enough for
@@ -40,7 +37,8 @@ pub fn compile(
     interfaces: &Interfaces,
 ) -> Result<(Plan, Vec<Ineffective>), Rejection> {
     let ue = ue_addresses(rules, rules.pdrs.values().map(|pdr| &**pdr));
-    let home = Home { has_address: !ue.is_empty(), network: home_network(rules, interfaces)? };
+    let networks = Networks::of(rules, interfaces);
+    let home = Home { has_address: !ue.is_empty(), network: networks.home(rules)?, networks };
     let untunnelled = rules.pdrs.values().filter(|pdr| rules.teid_of(pdr).is_none());
     let native = ue_addresses(rules, untunnelled.map(|pdr| &**pdr));
     let mut pdrs = Vec::with_capacity(rules.pdrs.len());
@@ -51,11 +49,12 @@ pub fn compile(
     let positions: HashMap<Place, usize> =
         arrivals.iter().enumerate().map(|(at, arrival)| (arrival.place, at)).collect();
     let mut next_rule = 0;
-    let mut network = None;
+    // A session of frames without downlink that leads to no network is no station of one.
+    let mut is_station = rules.ethernet && native_place.is_some();
     for (id, pdr) in rules.pdrs.iter() {
         let position = pdrs.len() as u32;
-        check_fars(id, pdr, rules, home, interfaces, &mut network)?;
-        pdrs.push(compile_pdr(id, pdr, rules, home, interfaces)?);
+        is_station |= check_fars(id, pdr, rules, home)? && rules.ethernet;
+        pdrs.push(compile_pdr(id, pdr, rules, home)?);
         let place = rules.teid_of(pdr).map_or(Place::Native, Place::Tunnel);
         let Some(arrival) = positions.get(&place).and_then(|at| arrivals.get_mut(*at)) else { continue };
         filters(id, pdr, rules, |filter| {
@@ -67,12 +66,6 @@ pub fn compile(
             Ok(())
         })?;
     }
-    if let Some(network) = network {
-        // A FAR that names no network leads to that of the session.
-        for used in pdrs.iter_mut().filter_map(|pdr| network_mut(&mut pdr.action)) {
-            *used = network;
-        }
-    }
     let mut ineffective = Vec::new();
     for arrival in &arrivals {
         ineffective::find(&arrival.rules, &pdrs, &mut ineffective);
@@ -81,7 +74,7 @@ pub fn compile(
     let plan = Plan {
         seid,
         kind: if rules.ethernet { Kind::Ethernet } else { Kind::Ip },
-        network,
+        network: is_station.then_some(home.network),
         origin: Some(home.network).filter(|_| !rules.ethernet),
         reports_addresses: rules.ethernet && rules.urrs.values().any(UrrRule::reports_addresses),
         ue,
@@ -93,26 +86,6 @@ pub fn compile(
         buffer_packets: rules.bars.values().find_map(|bar| bar.suggested_packets),
     };
     Ok((plan, ineffective))
-}
-
-/// The interface of the data network to which the UE belongs: packets without tunnel come from its network instance,
-/// and FARs that name no other lead there. It is the network that PDIs name, else the network of the UE's address,
-/// else one that a FAR names, else the first. A session belongs to one data network (TS 23.501 §5.6.1), so PDIs that
-/// name two are refused.
-pub(super) fn home_network(rules: &Rules, interfaces: &Interfaces) -> Result<u16, Rejection> {
-    let mut home: Option<u16> = None;
-    let native = rules.pdrs.iter().filter(|(_, pdr)| !rules.ethernet && rules.teid_of(pdr).is_none());
-    for (id, pdr) in native {
-        let own = || interfaces.network_with(rules.ue_of(pdr).addresses());
-        let Some(network) = rules.network_of(pdr).or_else(own) else { continue };
-        if *home.get_or_insert(network) != network {
-            return Err(Rejection::rule(FailedRuleId::Pdr(id)));
-        }
-    }
-    let of_address =
-        || rules.pdrs.values().find_map(|pdr| interfaces.network_with(rules.ue_of(pdr).addresses()));
-    let of_far = || rules.fars.values().find_map(|far| named_network(far, interfaces));
-    Ok(home.or_else(of_address).or_else(of_far).unwrap_or_else(|| interfaces.first_network()))
 }
 
 fn ue_addresses<'a>(rules: &'a Rules, pdrs: impl Iterator<Item = &'a PdrRule> + Clone) -> UeAddresses {
@@ -141,20 +114,15 @@ fn distinct<T: Copy + Eq + Hash>(values: impl Iterator<Item = T>) -> Vec<T> {
 
 /// What the rules need to know about the UE's addresses, which may be many.
 #[derive(Clone, Copy)]
-struct Home {
+struct Home<'a> {
     /// Whether the UE has an address.
     has_address: bool,
-    /// The interface of the UE's data network: see [`home_network`].
+    /// The interface of the session's data network: see [`Networks::home`].
     network: u16,
+    networks: Networks<'a>,
 }
 
-fn compile_pdr(
-    id: u16,
-    pdr: &PdrRule,
-    rules: &Rules,
-    home: Home,
-    interfaces: &Interfaces,
-) -> Result<Pdr, Rejection> {
+fn compile_pdr(id: u16, pdr: &PdrRule, rules: &Rules, home: Home<'_>) -> Result<Pdr, Rejection> {
     let failed = Rejection::rule(FailedRuleId::Pdr(id));
     // Without a FAR, which may have been removed, there is no destination, and packets are dropped.
     let own = rules.far_of(pdr);
@@ -188,7 +156,7 @@ fn compile_pdr(
     let copies = far.filter(|_| does(ApplyAction::DUPL));
     let copies = copies.into_iter().flat_map(|far| far.copies.iter().map(move |copy| (far, copy)));
     let action = match (own, far) {
-        (Some(own), Some(far)) => action(direction, own, far, home, interfaces),
+        (Some(own), Some(far)) => action(direction, own, far, home),
         _ => Action::Drop,
     };
     Ok(Pdr {
@@ -199,8 +167,8 @@ fn compile_pdr(
         notify: does(ApplyAction::NOCP) && !does(ApplyAction::FORW),
         duplicates: copies
             .map(|(far, copy)| {
-                let to = tunnel(copy.destination, copy.outer_header, None, interfaces);
-                way(to, copy.marking, far, home, interfaces)
+                let to = home.networks.outer_header(copy.destination, copy.outer_header, None);
+                way(to, copy.marking, far, home)
             })
             .collect(),
         qers,
@@ -223,75 +191,46 @@ fn checks_source(direction: Direction, far: Option<&FarRule>, rules: &Rules) -> 
 }
 
 /// Checks every FAR that may apply to packets of a PDR: its own, and those of its URRs for exhausted quotas.
-/// When a quota is exhausted, there is no request that could be refused.
-///
-/// `network` is the data network of a session of frames; the first FAR that leads to one sets it.
-fn check_fars(
-    id: u16,
-    pdr: &PdrRule,
-    rules: &Rules,
-    home: Home,
-    interfaces: &Interfaces,
-    network: &mut Option<u16>,
-) -> Result<(), Rejection> {
+/// When a quota is exhausted, there is no request that could be refused. Returns whether one leads to a data network.
+fn check_fars(id: u16, pdr: &PdrRule, rules: &Rules, home: Home<'_>) -> Result<bool, Rejection> {
     // Without its own FAR a PDR drops all packets.
-    let Some(own) = rules.far_of(pdr) else { return Ok(()) };
+    let Some(own) = rules.far_of(pdr) else { return Ok(false) };
+    let mut leads_to_network = false;
     let quotas = pdr.urr_ids.iter().filter_map(|id| rules.fars.get(rules.urrs.get(*id)?.quota_far?));
     for far in std::iter::once(own).chain(quotas.map(|far| &**far)) {
-        let mut action = action(pdr.direction(), own, far, home, interfaces);
+        let action = action(pdr.direction(), own, far, home);
         let without_source = checks_source(pdr.direction(), Some(far), rules) && !home.has_address;
-        if without_source && !takes_any_source(&action, interfaces) {
+        if without_source && !takes_any_source(&action, home.networks.interfaces) {
             let failed_rule = Some(FailedRuleId::Pdr(id));
             return Err(Rejection {
                 failed_rule,
                 ..Rejection::ie(Cause::CONDITIONAL_IE_MISSING, ie::UE_IP_ADDRESS)
             });
         }
-        check_network(id, &mut action, far, rules, interfaces, network)?;
+        leads_to_network |= check_network(id, &action, rules, home)?;
     }
-    Ok(())
+    Ok(leads_to_network)
 }
 
-/// Checks that IP packets go to IP data networks, and frames to one Ethernet data network, in which the session
-/// is a station. That is the network that a FAR names, or else the first Ethernet network.
-fn check_network(
-    id: u16,
-    action: &mut Action,
-    far: &FarRule,
-    rules: &Rules,
-    interfaces: &Interfaces,
-    settled: &mut Option<u16>,
-) -> Result<(), Rejection> {
-    let failed = Rejection::rule(FailedRuleId::Pdr(id));
-    let dnn_of = |network: u16| interfaces.number(network).and_then(|interface| interface.dnn.as_ref());
-    let carries_frames = |network: u16| dnn_of(network).is_some_and(|dnn| dnn.kind == Kind::Ethernet);
+/// Checks that IP packets go to IP data networks, and frames to the Ethernet data network in which the session is a
+/// station. Returns whether the action leads to a data network.
+fn check_network(id: u16, action: &Action, rules: &Rules, home: Home<'_>) -> Result<bool, Rejection> {
     let redirects =
         matches!(action, Action::RedirectUrl(_) | Action::RedirectAddress(..) | Action::Answers(_));
     if rules.ethernet && redirects {
         // The answer of a redirection would have to be IP.
         return Err(Rejection::unsupported(ie::REDIRECT_INFORMATION));
     }
-    let Some(network) = network_mut(action) else { return Ok(()) };
-    if !rules.ethernet {
-        return if carries_frames(*network) { Err(failed) } else { Ok(()) };
+    let (Action::Forward(forward) | Action::Answers(forward) | Action::RedirectAddress(_, forward)) = action
+    else {
+        return Ok(false);
+    };
+    let Destination::DataNetwork(network) = forward.to else { return Ok(false) };
+    let frames = carries_frames(home.networks.interfaces, network);
+    if frames != rules.ethernet || frames && network != home.network {
+        return Err(Rejection::rule(FailedRuleId::Pdr(id)));
     }
-    let first = || (0..interfaces.len() as u16).find(|network| carries_frames(*network));
-    let meant = named_network(far, interfaces).or_else(first);
-    let meant = meant.filter(|network| carries_frames(*network)).ok_or(failed)?;
-    if *settled.get_or_insert(meant) == meant { Ok(()) } else { Err(failed) }
-}
-
-/// The data network to which an action forwards.
-fn network_mut(action: &mut Action) -> Option<&mut u16> {
-    match action {
-        Action::Forward(forward) | Action::Answers(forward) | Action::RedirectAddress(_, forward) => {
-            match &mut forward.to {
-                Destination::DataNetwork(network) => Some(network),
-                Destination::Tunnel(_) => None,
-            }
-        }
-        _ => None,
-    }
+    Ok(true)
 }
 
 /// Whether packets may be forwarded this way from a session without a UE address to check sources against.
@@ -323,24 +262,24 @@ fn compile_qer(id: u32, qer: &QerRule) -> Qer {
 /// The action for packets of a direction. `far` applies now: it is the PDR's `own`, or that of an exhausted
 /// quota. A redirection applies to uplink packets; of the downlink packets only answers to redirected packets
 /// pass, by the PDR's own FAR.
-fn action(direction: Direction, own: &FarRule, far: &FarRule, home: Home, interfaces: &Interfaces) -> Action {
+fn action(direction: Direction, own: &FarRule, far: &FarRule, home: Home<'_>) -> Action {
     if direction == Direction::Uplink || far.redirect.is_none() {
-        return compile_far(far, home, interfaces);
+        return compile_far(far, home);
     }
-    match compile_far(own, home, interfaces) {
+    match compile_far(own, home) {
         Action::Forward(forward) => Action::Answers(forward),
         _ => Action::Drop,
     }
 }
 
-fn compile_far(far: &FarRule, home: Home, interfaces: &Interfaces) -> Action {
+fn compile_far(far: &FarRule, home: Home<'_>) -> Action {
     if far.action.contains(ApplyAction::BUFF) {
         return Action::Buffer;
     }
     if !far.action.contains(ApplyAction::FORW) || far.destination.is_none() {
         return Action::Drop;
     }
-    let forward = way(tunnel_of(far, interfaces), far.marking, far, home, interfaces);
+    let forward = way(home.networks.tunnel_of(far), far.marking, far, home);
     match &far.redirect {
         None => Action::Forward(forward),
         Some(Redirect::Url(url)) => Action::RedirectUrl(url.clone()),
@@ -353,104 +292,21 @@ fn way(
     tunnel: Option<OuterHeader>,
     marking: Option<TransportLevelMarking>,
     far: &FarRule,
-    home: Home,
-    interfaces: &Interfaces,
+    home: Home<'_>,
 ) -> Forward {
     let to = match tunnel {
         Some(header) => Destination::Tunnel(header),
-        None => Destination::DataNetwork(named_network(far, interfaces).unwrap_or(home.network)),
+        None => Destination::DataNetwork(home.networks.network_of(far).unwrap_or(home.network)),
     };
     Forward { to, tos: marking.map(|marking| marking.tos & marking.mask) }
 }
 
-/// The interface on which packets from a source interface arrive in tunnels. `fits` says whether the address of an
-/// interface can be used; `None` when only the addresses do not fit.
-pub(super) fn interface_from(
-    source: SourceInterface,
-    instance: Option<&ShortBytes>,
-    fits: impl Fn(IpAddr) -> bool,
-    interfaces: &Interfaces,
-) -> Result<Option<u8>, Rejection> {
-    let roles: &[Role] = match source {
-        SourceInterface::Access => &[Role::N3, Role::N9],
-        SourceInterface::CpFunction => &[Role::N4u, Role::N3, Role::N9],
-        _ => &[Role::N9, Role::N3],
-    };
-    interface_of(roles, instance, fits, interfaces)
-}
-
-/// The interface through which packets to a destination interface leave in tunnels, like [`interface_from`].
-pub(super) fn interface_to(
-    destination: DestinationInterface,
-    instance: Option<&ShortBytes>,
-    fits: impl Fn(IpAddr) -> bool,
-    interfaces: &Interfaces,
-) -> Result<Option<u8>, Rejection> {
-    let roles: &[Role] = match destination {
-        DestinationInterface::Access => &[Role::N3, Role::N9],
-        DestinationInterface::CpFunction | DestinationInterface::LiFunction => {
-            &[Role::N4u, Role::N3, Role::N9]
-        }
-        _ => &[Role::N9, Role::N3],
-    };
-    interface_of(roles, instance, fits, interfaces)
-}
-
-fn interface_of(
-    roles: &[Role],
-    instance: Option<&ShortBytes>,
-    fits: impl Fn(IpAddr) -> bool,
-    interfaces: &Interfaces,
-) -> Result<Option<u8>, Rejection> {
-    let name = match instance {
-        Some(instance) => Some(pfcp::network_instance_name(instance).ok_or(unknown_instance())?),
-        None => None,
-    };
-    let found = interfaces.tunnel(roles, name.as_deref(), fits);
-    if found.is_none() && interfaces.tunnel(roles, name.as_deref(), |_| true).is_none() {
-        return Err(unknown_instance());
-    }
-    Ok(found)
-}
-
-/// The tunnel into which a FAR sends.
-pub(super) fn tunnel_of(far: &FarRule, interfaces: &Interfaces) -> Option<OuterHeader> {
-    tunnel(far.destination?, far.outer_header, far.network_instance.as_ref(), interfaces)
-}
-
-/// The tunnel that an outer header describes.
-fn tunnel(
-    destination: DestinationInterface,
-    header: Option<OuterHeaderCreation>,
-    instance: Option<&ShortBytes>,
-    interfaces: &Interfaces,
-) -> Option<OuterHeader> {
-    let (teid, peer) = header?.gtpu_endpoint()?;
-    let container = match destination {
-        DestinationInterface::Access => Container::Downlink,
-        DestinationInterface::CpFunction | DestinationInterface::LiFunction => Container::None,
-        _ => Container::Uplink,
-    };
-    // FARs without an interface are refused: `Rules::check_destinations`.
-    let interface = interface_to(destination, instance, |own| own.is_ipv4() == peer.is_ipv4(), interfaces);
-    let interface = interface.ok().flatten().unwrap_or_default();
-    Some(OuterHeader { teid, peer: SocketAddr::new(peer, gtpu::PORT), interface, container })
-}
-
-fn named_network(far: &FarRule, interfaces: &Interfaces) -> Option<u16> {
-    network_named(far.network_instance.as_ref()?, interfaces)
-}
-
-/// The interface of the data network that a network instance names.
-pub(super) fn network_named(instance: &ShortBytes, interfaces: &Interfaces) -> Option<u16> {
-    interfaces.network(&pfcp::network_instance_name(instance)?)
-}
-
 /// Name of the data network to which a session's packets go.
 pub fn network_of(rules: &Rules, interfaces: &Interfaces) -> Option<String> {
-    let home = Home { has_address: false, network: home_network(rules, interfaces).ok()? };
+    let networks = Networks::of(rules, interfaces);
+    let home = Home { has_address: false, network: networks.home(rules).ok()?, networks };
     let used = rules.pdrs.values().filter_map(|pdr| rules.far_of(pdr));
-    let network = used.map(|far| compile_far(far, home, interfaces)).find_map(|action| match action {
+    let network = used.map(|far| compile_far(far, home)).find_map(|action| match action {
         Action::Forward(Forward { to: Destination::DataNetwork(network), .. }) => Some(network),
         _ => None,
     });

@@ -14,6 +14,7 @@ pub mod compile;
 mod defects;
 pub mod indications;
 pub mod ineffective;
+mod networks;
 pub mod path;
 mod reports;
 pub mod rules;

@@ -22,8 +22,9 @@ use pfcp::{
 
 use super::addresses::Addresses;
 use super::changes::{self, Allocation, Effect};
-use super::compile::{compile, home_network, tunnel_of};
+use super::compile::compile;
 use super::ineffective::Ineffective;
+use super::networks::Networks;
 use super::path::{Paths, Timing};
 use super::rules::urr::Now;
 use super::rules::{Rejection, Rules};
@@ -535,14 +536,16 @@ fn apply_checked(
 ) -> Result<Checked, Rejection> {
     let RequestContext { writer, interfaces, sessions } = context;
     let own = before.map(Rules::sorted_teids).unwrap_or_default();
-    let mut allocation = Allocation { writer, interfaces, taken: Vec::new(), own, chosen: Vec::new() };
+    let networks = Networks::of(before.unwrap_or(rules), interfaces);
+    let mut allocation = Allocation { writer, networks, taken: Vec::new(), own, chosen: Vec::new() };
     let changed = change(rules, &mut allocation);
     let Allocation { writer, mut taken, .. } = allocation;
     let result = changed.and_then(|effect| {
         rules.check()?;
         rules.check_destinations(interfaces)?;
-        check_far_ends(writer, interfaces, rules, before)?;
-        let network = interfaces.number(home_network(rules, interfaces)?);
+        let networks = Networks::of(rules, interfaces);
+        check_far_ends(writer, networks, rules, before)?;
+        let network = interfaces.number(networks.home(rules)?);
         let instance = network.map_or(0, |interface| interface.instance);
         Ok((effect, check_addresses(writer, sessions, (seid, instance), replaceable, rules)?))
     });
@@ -574,17 +577,20 @@ fn give_back(writer: &mut Writer, taken: &[u32]) {
 }
 
 /// Refuses new tunnels that lead back to this machine: a packet would come again and again. The CP function may
-/// be on this machine (N4-u). A gNB or another UPF may be if all of them have loopback addresses. Nobody has a
-/// broadcast address.
+/// be on this machine (N4-u). A gNB or another UPF may be if it and the interface have loopback addresses. Nobody has
+/// a broadcast address.
 fn check_far_ends(
     writer: &Writer,
-    interfaces: &Interfaces,
+    networks: Networks<'_>,
     rules: &Rules,
     before: Option<&Rules>,
 ) -> Result<(), Rejection> {
-    let network_here = interfaces.gtpu_addresses().any(|own| own.ip().is_loopback());
-    let leads_back = |destination: DestinationInterface, header: Option<OuterHeaderCreation>| {
-        let Some((_, peer)) = header.and_then(|header| header.gtpu_endpoint()) else { return false };
+    let interfaces = networks.interfaces;
+    let leads_back = |destination: DestinationInterface, header: Option<OuterHeaderCreation>, instance| {
+        let Some(tunnel) = networks.outer_header(destination, header, instance) else { return false };
+        let peer = tunnel.peer.ip();
+        let own = interfaces.number(tunnel.interface.into()).map(|interface| interface.local().ip());
+        let network_here = own.is_some_and(|own| own.is_loopback());
         let control =
             matches!(destination, DestinationInterface::CpFunction | DestinationInterface::LiFunction);
         interfaces.gtpu_addresses().any(|own| own.ip() == peer)
@@ -599,9 +605,10 @@ fn check_far_ends(
             continue;
         }
         let destination = far.destination.unwrap_or(DestinationInterface::Access);
-        let copies = far.copies.iter().map(|copy| (copy.destination, copy.outer_header));
-        let mut ways = std::iter::once((destination, far.outer_header)).chain(copies);
-        if ways.any(|(destination, header)| leads_back(destination, header)) {
+        let copies = far.copies.iter().map(|copy| (copy.destination, copy.outer_header, None));
+        let own = (destination, far.outer_header, far.network_instance.as_ref());
+        let mut ways = std::iter::once(own).chain(copies);
+        if ways.any(|(destination, header, instance)| leads_back(destination, header, instance)) {
             let failed_rule = Some(FailedRuleId::Far(id));
             let incorrect = Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie::OUTER_HEADER_CREATION);
             return Err(Rejection { failed_rule, ..incorrect });
@@ -649,19 +656,21 @@ fn log_ineffective(seid: u64, ineffective: &[Ineffective], before: &[Ineffective
 
 /// Remote endpoints to which the rules send.
 pub(super) fn remotes(rules: &Rules, interfaces: &Interfaces) -> impl Iterator<Item = (Peer, u32)> {
+    let networks = Networks::of(rules, interfaces);
     let used = rules.pdrs.values().filter_map(|pdr| rules.far_of(pdr));
     let forwarding = used.filter(|far| far.action.contains(ApplyAction::FORW));
-    forwarding.filter_map(|far| {
-        let tunnel = tunnel_of(far, interfaces)?;
+    forwarding.filter_map(move |far| {
+        let tunnel = networks.tunnel_of(far)?;
         Some((tunnel.far_end(), tunnel.teid))
     })
 }
 
 /// Peers whose paths are watched: gNBs and UPFs, each once for every tunnel to it.
 fn watched(rules: &Rules, interfaces: &Interfaces) -> impl Iterator<Item = Peer> {
+    let networks = Networks::of(rules, interfaces);
     let forwarding = rules.fars.values().filter(|far| far.action.contains(ApplyAction::FORW));
     let tunnels = forwarding.filter(|far| {
         matches!(far.destination, Some(DestinationInterface::Access | DestinationInterface::Core))
     });
-    tunnels.filter_map(|far| tunnel_of(far, interfaces).map(|tunnel| tunnel.far_end()))
+    tunnels.filter_map(move |far| networks.tunnel_of(far).map(|tunnel| tunnel.far_end()))
 }

@@ -7,7 +7,8 @@ use pfcp::endpoint::Counters;
 use serde_json::{Value, json};
 
 use super::Server;
-use super::compile::{network_of, tunnel_of};
+use super::compile::network_of;
+use super::networks::Networks;
 use super::session::N4Session;
 use crate::interfaces::Interfaces;
 
@@ -54,13 +55,14 @@ fn node_id_text(node_id: &NodeId) -> String {
 /// One session.
 pub(super) fn session(seid: u64, session: &N4Session, interfaces: &Interfaces) -> Value {
     let rules = &session.rules;
+    let networks = Networks::of(rules, interfaces);
     let (uplink, downlink) = session.compiled.usage();
     let remote: Vec<Value> = rules
         .pdrs
         .iter()
         .filter_map(|(id, pdr)| {
             let far = rules.far_of(pdr)?;
-            let tunnel = tunnel_of(far, interfaces)?;
+            let tunnel = networks.tunnel_of(far)?;
             let forwards = far.action.contains(pfcp::ApplyAction::FORW);
             let interface = interfaces.number(tunnel.interface.into()).map(|interface| interface.name());
             let peer = tunnel.peer.ip().to_string();

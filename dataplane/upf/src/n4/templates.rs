@@ -17,8 +17,8 @@ use classifier::Prefix;
 use foldhash::HashMap;
 use foldhash::fast::FixedState;
 
-use super::compile::tunnel_of;
 use super::ineffective::Ineffective;
+use super::networks::Networks;
 use super::rules::{FarRule, PdrRule, Rules, Table, UrrRule};
 use crate::interfaces::Interfaces;
 use crate::plan::{OuterHeader, Plan};
@@ -39,8 +39,8 @@ pub(super) struct Template {
     /// Whether it was used since templates were last checked for replacement.
     used: bool,
     rules: Rules,
-    /// The interface of the data network of the UE's addresses.
-    network: Option<u16>,
+    /// The interface of the session's data network.
+    network: u16,
     /// Prefixes in filters, and whether each contains the UE's address.
     named: Vec<(Prefix, bool)>,
     pub ineffective: Box<[Ineffective]>,
@@ -60,16 +60,16 @@ pub(super) struct Templates {
 /// The rules of a new session, with the data by which its template is found.
 pub(super) struct Own<'a> {
     rules: &'a Rules,
-    interfaces: &'a Interfaces,
+    networks: Networks<'a>,
     ue: Ue,
     /// As in [`Template::network`].
-    network: Option<u16>,
+    network: u16,
     /// Hash of everything that templates are compared by, except UE addresses.
     hash: u64,
 }
 
 impl<'a> Own<'a> {
-    /// `None` for rules of unusual kinds, which are always compiled.
+    /// `None` for rules of unusual kinds, which are always compiled, and for those that are refused.
     pub fn new(rules: &'a Rules, interfaces: &'a Interfaces) -> Option<Own<'a>> {
         let usual = !rules.ethernet && rules.endpoints.is_empty() && rules.pdrs.len() <= MAX_PDRS;
         let usual =
@@ -94,9 +94,10 @@ impl<'a> Own<'a> {
             }
             (ue.v4, ue.v6) = (ue.v4.or(pdr.ue.v4), ue.v6.or(v6));
         }
-        let network = interfaces.network_with(ue.addresses());
+        let networks = Networks::of(rules, interfaces);
+        let network = networks.home(rules).ok()?;
         let hash = hash(rules, network);
-        Some(Own { rules, interfaces, ue, network, hash })
+        Some(Own { rules, networks, ue, network, hash })
     }
 }
 
@@ -106,12 +107,12 @@ impl Particulars for Own<'_> {
     }
 
     fn teid(&self, pdr: u16) -> Option<u32> {
-        self.rules.pdrs.get(pdr)?.teid
+        Some(self.rules.pdrs.get(pdr)?.tunnel?.teid)
     }
 
     fn tunnel(&self, pdr: u16) -> Option<OuterHeader> {
         let far = self.rules.far_of(self.rules.pdrs.get(pdr)?)?;
-        tunnel_of(far, self.interfaces)
+        self.networks.tunnel_of(far)
     }
 }
 
@@ -179,13 +180,13 @@ impl Templates {
 }
 
 /// A hash of enough of the fields that [`Template::fits`] compares to tell policies apart.
-fn hash(rules: &Rules, network: Option<u16>) -> u64 {
+fn hash(rules: &Rules, network: u16) -> u64 {
     // Not keyed: rules that collide on purpose only make the UPF compare templates one by one, at most a
     // thousand.
     let mut state = FixedState::default().build_hasher();
     network.hash(&mut state);
     for (id, pdr) in rules.pdrs.iter() {
-        (id, pdr.precedence, pdr.far_id, pdr.teid.is_some()).hash(&mut state);
+        (id, pdr.precedence, pdr.far_id, pdr.tunnel.is_some()).hash(&mut state);
         (pdr.ue.v4.is_some(), pdr.ue.v6.is_some(), pdr.network).hash(&mut state);
         (&pdr.qer_ids, &pdr.urr_ids, &pdr.qfis).hash(&mut state);
         for filter in &pdr.sdf_filters {
@@ -209,9 +210,10 @@ impl Template {
     /// Whether the template can be used for this session.
     fn fits(&self, own: &Own<'_>) -> bool {
         let (a, b) = (&self.rules, own.rules);
-        let teids = |rules: &Rules, of: &PdrRule| rules.pdrs.values().position(|pdr| pdr.teid == of.teid);
+        let teid = |pdr: &PdrRule| pdr.tunnel.map(|tunnel| tunnel.teid);
+        let first = |rules: &Rules, of: &PdrRule| rules.pdrs.values().position(|pdr| teid(pdr) == teid(of));
         let buffers = |rules: &Rules| rules.bars.values().find_map(|bar| bar.suggested_packets);
-        alike(&a.pdrs, &b.pdrs, |x, y| pdrs_alike(x, y) && (x.teid.is_none() || teids(a, x) == teids(b, y)))
+        alike(&a.pdrs, &b.pdrs, |x, y| pdrs_alike(x, y) && (x.tunnel.is_none() || first(a, x) == first(b, y)))
             && alike(&a.fars, &b.fars, |x, y| fars_alike(x, y))
             && a.qers == b.qers
             && alike(&a.urrs, &b.urrs, urrs_alike)
@@ -229,7 +231,7 @@ fn pdrs_alike(a: &PdrRule, b: &PdrRule) -> bool {
     a.precedence == b.precedence
         && a.source == b.source
         && a.far_id == b.far_id
-        && a.teid.is_some() == b.teid.is_some()
+        && a.tunnel.is_some() == b.tunnel.is_some()
         && a.ue.v4.is_some() == b.ue.v4.is_some()
         && a.ue.v6.is_some() == b.ue.v6.is_some()
         && a.network == b.network

@@ -23,12 +23,12 @@ use pfcp::{
 };
 
 pub use far::{Duplicate, FarRule, Redirect};
-pub use pdr::{Endpoint, PdrRule, UeMatch};
+pub use pdr::{Endpoint, LocalTunnel, PdrRule, UeMatch};
 pub use qer::{BarRule, QerRule};
 pub use table::Table;
 pub use urr::{Limits, UrrRule};
 
-use super::compile::{interface_to, network_named};
+use super::networks::{Networks, network_named, refusal};
 use crate::interfaces::Interfaces;
 use crate::plan::{Direction, PlanError};
 
@@ -114,13 +114,13 @@ pub struct Rules {
 /// Resolves local F-TEIDs (allocates a TEID where CHOOSE is set, and checks an assigned one) and names of data
 /// networks.
 pub trait TunnelAllocator {
-    /// The TEID for this F-TEID, of packets from a source interface in a network instance.
+    /// The tunnel with this F-TEID, of packets from a source interface in a network instance.
     fn resolve(
         &mut self,
         f_teid: &FTeid,
         source: SourceInterface,
         instance: Option<&ShortBytes>,
-    ) -> Result<u32, Rejection>;
+    ) -> Result<LocalTunnel, Rejection>;
     /// The interface of the data network that a network instance names; `None` for other names, such as that of
     /// N3.
     fn network(&self, instance: &ShortBytes) -> Option<u16>;
@@ -168,6 +168,7 @@ impl Rules {
     /// Checks that there are interfaces for the network instances of FARs, and that packets can be sent from there to
     /// the far ends of all tunnels.
     pub fn check_destinations(&self, interfaces: &Interfaces) -> Result<(), Rejection> {
+        let networks = Networks::of(self, interfaces);
         for (id, far) in self.fars.iter() {
             let failed_rule = Some(FailedRuleId::Far(id));
             let instance = far.network_instance.as_ref();
@@ -186,17 +187,18 @@ impl Rules {
             for (destination, header, instance) in own.into_iter().chain(copies) {
                 let Some((teid, peer)) = header.gtpu_endpoint() else { continue };
                 let destination = destination.unwrap_or(DestinationInterface::Access);
-                let fits = |own: IpAddr| own.is_ipv4() == peer.is_ipv4();
-                let interface = interface_to(destination, instance, fits, interfaces);
-                let interface = interface.map_err(|_| unknown)?;
+                let no_address = incorrect(ie::OUTER_HEADER_CREATION);
+                networks
+                    .tunnel_to(destination, instance, peer)
+                    .map_err(|reason| Rejection { failed_rule, ..refusal(reason, no_address) })?;
                 let broadcast = peer == IpAddr::V4(std::net::Ipv4Addr::BROADCAST);
                 // Link-local addresses lack the interface that makes them unique; mapped ones are IPv4.
                 let no_route = matches!(peer, IpAddr::V6(peer)
                     if peer.is_unicast_link_local() || peer.to_ipv4_mapped().is_some());
                 let nobody = peer.is_unspecified() || peer.is_multicast() || broadcast || no_route;
-                // TEID 0 is for signalling (TS 29.281 §5.1); an interface has an address of one IP version.
-                if teid == 0 || nobody || interface.is_none() {
-                    return Err(Rejection { failed_rule, ..incorrect(ie::OUTER_HEADER_CREATION) });
+                // TEID 0 is for signalling (TS 29.281 §5.1).
+                if teid == 0 || nobody {
+                    return Err(Rejection { failed_rule, ..no_address });
                 }
             }
         }
@@ -266,7 +268,7 @@ impl Rules {
     pub fn teids(&self) -> Vec<u32> {
         let of_pdrs = self.pdrs.values().filter_map(|pdr| self.teid_of(pdr));
         // A traffic endpoint keeps its TEID even if no PDR uses it.
-        let of_endpoints = self.endpoints.values().filter_map(|endpoint| endpoint.teid);
+        let of_endpoints = self.endpoints.values().filter_map(|endpoint| Some(endpoint.tunnel?.teid));
         let mut teids: Vec<(u32, usize)> =
             of_pdrs.chain(of_endpoints).enumerate().map(|(at, teid)| (teid, at)).collect();
         teids.sort_unstable();

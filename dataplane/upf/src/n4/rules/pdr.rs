@@ -27,8 +27,8 @@ pub struct PdrRule {
     pub source: SourceInterface,
     /// Traffic endpoint that has TEID, UE address and QFIs in place of this rule.
     pub endpoint: Option<u8>,
-    /// Local TEID, allocated or assigned; `None` for packets without tunnel.
-    pub teid: Option<u32>,
+    /// Tunnel in which packets arrive; `None` for packets without tunnel.
+    pub tunnel: Option<LocalTunnel>,
     /// Interface of the data network from which packets without tunnel come, if the PDI names its network instance.
     pub network: Option<u16>,
     /// UE address, and routes behind the UE.
@@ -47,6 +47,15 @@ pub struct PdrRule {
     pub qer_ids: Vec<u32>,
     /// Outer header removal, if present.
     removal: Option<u8>,
+}
+
+/// The local end of a tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LocalTunnel {
+    /// TEID, allocated or assigned.
+    pub teid: u32,
+    /// Number of the interface.
+    pub interface: u8,
 }
 
 impl PdrRule {
@@ -98,8 +107,8 @@ impl UeMatch {
 /// A traffic endpoint: the fields that several PDIs share.
 #[derive(Debug, Clone, Default)]
 pub struct Endpoint {
-    /// Local TEID.
-    pub teid: Option<u32>,
+    /// Tunnel.
+    pub tunnel: Option<LocalTunnel>,
     /// Interface of the data network, as in [`PdrRule::network`].
     pub network: Option<u16>,
     /// UE address.
@@ -132,12 +141,17 @@ impl Rules {
         self.fars.get(pdr.far_id?).map(|far| &**far)
     }
 
-    /// The local TEID of a PDR: its own, or that of its traffic endpoint.
-    pub fn teid_of(&self, pdr: &PdrRule) -> Option<u32> {
+    /// The tunnel of a PDR's packets: its own, or that of its traffic endpoint.
+    pub fn tunnel_of(&self, pdr: &PdrRule) -> Option<LocalTunnel> {
         match pdr.endpoint {
-            Some(id) => self.endpoints.get(id)?.teid,
-            None => pdr.teid,
+            Some(id) => self.endpoints.get(id)?.tunnel,
+            None => pdr.tunnel,
         }
+    }
+
+    /// The TEID of [`Rules::tunnel_of`].
+    pub fn teid_of(&self, pdr: &PdrRule) -> Option<u32> {
+        self.tunnel_of(pdr).map(|tunnel| tunnel.teid)
     }
 
     /// The interface of the data network of a PDR's packets without tunnel: its own, or that of its traffic endpoint.
@@ -185,7 +199,7 @@ impl Rules {
             precedence: create.precedence.0,
             source: create.pdi.source_interface,
             endpoint: None,
-            teid: None,
+            tunnel: None,
             network: None,
             ue: UeMatch::default(),
             qfis: Vec::new(),
@@ -255,7 +269,7 @@ impl Rules {
         self.set_sdf_filters(rule, pdi, failed)?;
         self.set_ethernet_filters(rule, pdi, failed)?;
         rule.qfis = pdi.qfis.iter().map(|qfi| qfi.0).collect();
-        let has_tunnel = |id: u8| self.endpoints.get(id).is_some_and(|endpoint| endpoint.teid.is_some());
+        let has_tunnel = |id: u8| self.endpoints.get(id).is_some_and(|endpoint| endpoint.tunnel.is_some());
         let tunnel = pdi.f_teid.is_some() || pdi.traffic_endpoint_id.is_some_and(|id| has_tunnel(id.0));
         let of_network = matches!(pdi.source_interface, SourceInterface::Core | SourceInterface::SgiLan);
         let instance = pdi.network_instance.as_ref();
@@ -274,14 +288,14 @@ impl Rules {
             if pdi.ue_ip_address.is_some() {
                 return Err(incorrect(ie::UE_IP_ADDRESS));
             }
-            rule.teid = None;
+            rule.tunnel = None;
         } else {
-            rule.teid = match &pdi.f_teid {
+            rule.tunnel = match &pdi.f_teid {
                 // A changed PDI that repeats its F-TEID keeps it.
-                Some(FTeid::Assigned { teid, .. }) if rule.teid == Some(*teid) => Some(*teid),
+                Some(f_teid) if instance.is_none() && repeats(f_teid, rule.tunnel) => rule.tunnel,
                 Some(f_teid) => {
-                    let teid = tunnels.resolve(f_teid, pdi.source_interface, instance);
-                    Some(teid.map_err(|rejection| match rejection == unknown_instance() {
+                    let tunnel = tunnels.resolve(f_teid, pdi.source_interface, instance);
+                    Some(tunnel.map_err(|rejection| match rejection == unknown_instance() {
                         true => unknown,
                         false => rejection,
                     })?)
@@ -372,21 +386,21 @@ impl Rules {
         self.pdrs.values().find(|pdr| pdr.endpoint == Some(id)).map(|pdr| pdr.source)
     }
 
-    /// Adds a traffic endpoint of a source interface. Returns its TEID if the UP function chose it.
+    /// Adds a traffic endpoint of a source interface. Returns its tunnel if the UP function chose the TEID.
     pub fn create_endpoint(
         &mut self,
         create: &CreateTrafficEndpoint,
         source: SourceInterface,
         tunnels: &mut dyn TunnelAllocator,
-    ) -> Result<Option<u32>, Rejection> {
+    ) -> Result<Option<LocalTunnel>, Rejection> {
         let id = create.id.0;
         if self.endpoints.contains(id) {
             return Err(incorrect(ie::CREATE_TRAFFIC_ENDPOINT));
         }
         let instance = create.network_instance.as_ref();
-        let teid = create.f_teid.as_ref().map(|f_teid| tunnels.resolve(f_teid, source, instance));
+        let tunnel = create.f_teid.as_ref().map(|f_teid| tunnels.resolve(f_teid, source, instance));
         let endpoint = Endpoint {
-            teid: teid.transpose()?,
+            tunnel: tunnel.transpose()?,
             network: match instance.filter(|_| create.f_teid.is_none()) {
                 Some(instance) => Some(tunnels.network(instance).ok_or(unknown_instance())?),
                 None => None,
@@ -394,25 +408,25 @@ impl Rules {
             ue: UeMatch::new(create.ue_ip_address.as_ref())?,
             qfis: create.qfis.iter().map(|qfi| qfi.0).collect(),
         };
-        let chosen = endpoint.teid.filter(|_| matches!(create.f_teid, Some(FTeid::Choose { .. })));
+        let chosen = endpoint.tunnel.filter(|_| matches!(create.f_teid, Some(FTeid::Choose { .. })));
         self.endpoints.insert(id, endpoint);
         Ok(chosen)
     }
 
-    /// Changes a traffic endpoint of a source interface. Returns its TEID if the UP function chose it.
+    /// Changes a traffic endpoint of a source interface. Returns its tunnel if the UP function chose the TEID.
     pub fn update_endpoint(
         &mut self,
         update: &UpdateTrafficEndpoint,
         source: SourceInterface,
         tunnels: &mut dyn TunnelAllocator,
-    ) -> Result<Option<u32>, Rejection> {
+    ) -> Result<Option<LocalTunnel>, Rejection> {
         let endpoint = self.endpoints.get_mut(update.id.0).ok_or(incorrect(ie::UPDATE_TRAFFIC_ENDPOINT))?;
         let mut chosen = None;
         let instance = update.network_instance.as_ref();
         match &update.f_teid {
             None => match instance {
                 // A tunnel stays on its interface.
-                Some(_) if endpoint.teid.is_some() => {
+                Some(_) if endpoint.tunnel.is_some() => {
                     return Err(Rejection::unsupported(ie::NETWORK_INSTANCE));
                 }
                 Some(instance) => {
@@ -420,10 +434,10 @@ impl Rules {
                 }
                 None => {}
             },
-            Some(FTeid::Assigned { teid, .. }) if endpoint.teid == Some(*teid) => {}
+            Some(f_teid) if instance.is_none() && repeats(f_teid, endpoint.tunnel) => {}
             Some(f_teid) => {
-                endpoint.teid = Some(tunnels.resolve(f_teid, source, instance)?);
-                chosen = endpoint.teid.filter(|_| matches!(f_teid, FTeid::Choose { .. }));
+                endpoint.tunnel = Some(tunnels.resolve(f_teid, source, instance)?);
+                chosen = endpoint.tunnel.filter(|_| matches!(f_teid, FTeid::Choose { .. }));
             }
         }
         if update.ue_ip_address.is_some() {
@@ -445,6 +459,11 @@ impl Rules {
         }
         Ok(())
     }
+}
+
+/// Whether an F-TEID is assigned and that of a tunnel.
+fn repeats(f_teid: &FTeid, tunnel: Option<LocalTunnel>) -> bool {
+    matches!((f_teid, tunnel), (FTeid::Assigned { teid, .. }, Some(known)) if known.teid == *teid)
 }
 
 /// Checks outer header removal: packets arrive here in GTP-U over UDP over IP.
