@@ -3,9 +3,9 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 /// A `sockaddr_in6`, in whose first octets a `sockaddr_in` may stand: `sin6_family` says so. Every pattern of octets is
-/// a valid value. On a cache line of its own, so that it can lie under read-copy-update.
+/// a valid value.
 #[derive(Clone, Copy)]
-#[repr(C, align(64))]
+#[repr(transparent)]
 pub(crate) struct Name(libc::sockaddr_in6);
 
 impl Name {

@@ -1,10 +1,15 @@
 //! The far ends of tunnels, by number: the destinations of most packets.
 //!
 //! Sessions name a peer by its number, and so does a packet that is sent to it ([`FrameMut::send_to`]). A vector
-//! carries the table of its numbers ([`Vector::set_peers`]), and ports read the entries under read-copy-update: one
-//! thread replaces an entry as a whole while others send to it.
+//! carries the table of its numbers ([`Vector::set_peers`]). An entry has the peer's address in the kernel's form, for
+//! sockets, and the ready-made headers of packets to it, for ports that write frames ([`stack`]). Ports read entries
+//! under read-copy-update: one thread replaces an entry as a whole while others send to it.
+//!
+//! Who gives the number its address makes an entry without headers. The first port that sends to it adds them, and makes
+//! them anew when a route, a neighbour or its own address has changed.
 //!
 //! [`FrameMut::send_to`]: crate::FrameMut::send_to
+//! [`stack`]: crate::stack
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,15 +19,27 @@ use rcu::{Domain, Guard, Slots, Writer};
 
 use crate::Vector;
 use crate::name::Name;
+use crate::stack::header::Header;
 
 /// Peers that a table can hold. Number 0 stands for none.
 pub const PEERS: usize = 1 << 16;
 
+/// A peer, on two cache lines.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Entry {
+    pub(crate) name: Name,
+    /// Of packets through the port that sends to this peer.
+    pub(crate) header: Header,
+}
+
+const _: () = assert!(size_of::<Entry>() == 128);
+
 /// A table of peers; see the module.
 pub struct Peers {
     domain: Domain,
-    slots: Slots<Name>,
-    writer: Mutex<Writer<Name>>,
+    slots: Slots<Entry>,
+    writer: Mutex<Writer<Entry>>,
 }
 
 impl fmt::Debug for Peers {
@@ -41,25 +58,29 @@ impl Default for Peers {
 }
 
 impl Peers {
-    fn writer(&self) -> MutexGuard<'_, Writer<Name>> {
+    fn writer(&self) -> MutexGuard<'_, Writer<Entry>> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says where the peer with this number is. Packets that are being sent to the number may still reach the address
     /// it stood for before; `false`, and no change, for number 0, or when there is no memory.
     pub fn set(&self, number: u16, address: SocketAddr) -> bool {
-        let (mut writer, at) = (self.writer(), usize::from(number));
+        number != 0
+            && self.replace(&mut self.writer(), number, Entry { name: address.into(), header: Header::NONE })
+    }
+
+    /// Replaces an entry; `false`, and no change, when there is no memory.
+    fn replace(&self, writer: &mut Writer<Entry>, number: u16, entry: Entry) -> bool {
         writer.reclaim(|_| ());
-        let block = if number == 0 { None } else { writer.block(&[address.into()]) };
-        let Some(block) = block else { return false };
-        writer.install(&self.slots, at, block);
+        let Some(block) = writer.block(&[entry]) else { return false };
+        writer.install(&self.slots, number.into(), block);
         // Not if there is no memory for the slot.
-        writer.get(&self.slots, at).is_some()
+        writer.get(&self.slots, number.into()).is_some()
     }
 
     /// Where the peer with this number is. Takes a lock: ports read in another way.
     pub fn address(&self, number: u16) -> Option<SocketAddr> {
-        Some(self.writer().get(&self.slots, number.into())?.first()?.address())
+        Some(self.writer().get(&self.slots, number.into())?.first()?.name.address())
     }
 }
 
@@ -94,9 +115,21 @@ pub(crate) struct Inside<'v>(Option<(&'v Peers, Guard<'v>)>);
 impl Inside<'_> {
     /// The peer with this number.
     #[inline(always)]
-    pub(crate) fn get(&self, number: u16) -> Option<&Name> {
+    pub(crate) fn get(&self, number: u16) -> Option<&Entry> {
         let (peers, guard) = self.0.as_ref()?;
         peers.slots.load(guard, number.into())?.first()
+    }
+
+    /// Adds headers to the entry of a peer, unless the number has got another address since, or newer headers. If another
+    /// thread is changing the table, a later packet adds them.
+    #[cold]
+    pub(crate) fn add_header(&self, number: u16, address: SocketAddr, header: &Header) {
+        let Some((peers, _)) = &self.0 else { return };
+        let Ok(mut writer) = peers.writer.try_lock() else { return };
+        let Some(&[entry]) = writer.get(&peers.slots, number.into()) else { return };
+        if entry.name.address() == address && entry.header.version() < header.version() {
+            peers.replace(&mut writer, number, Entry { header: *header, ..entry });
+        }
     }
 }
 
@@ -119,7 +152,7 @@ mod tests {
         for address in addresses {
             assert!(peers.set(1, address) && peers.set(65_535, address) && !peers.set(0, address));
             assert_eq!(peers.address(1), Some(address));
-            assert_eq!(view.enter(&vector).get(65_535).map(Name::address), Some(address));
+            assert_eq!(view.enter(&vector).get(65_535).map(|entry| entry.name.address()), Some(address));
         }
         assert!(view.enter(&vector).get(0).is_none() && view.enter(&vector).get(2).is_none());
 
@@ -149,7 +182,7 @@ mod tests {
                     while !stop.load(Ordering::Relaxed) || reads < 1000 {
                         let inside = view.enter(&vector);
                         for _ in 0..64 {
-                            let seen = inside.get(7).unwrap().address();
+                            let seen = inside.get(7).unwrap().name.address();
                             assert_eq!(seen, address(seen.port() as u8));
                         }
                         reads += 1;

@@ -574,7 +574,7 @@ impl Port for UdpPort {
                 } else {
                     let name = match buffer.to() {
                         0 => Some(Name::from(*peer)),
-                        number => peers.get(number).copied(),
+                        number => peers.get(number).map(|entry| entry.name),
                     };
                     let Some(name) = name else {
                         sent.errors += 1;

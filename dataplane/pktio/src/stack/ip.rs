@@ -7,7 +7,8 @@ use std::os::fd::BorrowedFd;
 use packet::ethernet;
 use telemetry::DropReason;
 
-use super::{Core, Neighbours, NextHop, Prepared, Received, ethertype, push_header};
+use super::header::Ethernet;
+use super::{Core, Neighbours, NextHop, Prepared, Received, ethertype};
 use crate::{FramePort, Port, Sent, Vector};
 
 /// IP on a frame port; see the module `stack`.
@@ -62,8 +63,11 @@ impl<F: FramePort> Port for IpStack<F> {
     }
 
     fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
-        let header_len = self.core.link.header_len();
-        self.core.transmit(batch, selected, header_len, |link, mtu, neighbours, buffer| {
+        self.core.refresh();
+        let link = &self.core.link;
+        let (header_len, ipv4, ipv6) =
+            (link.header_len(), Ethernet::new(link, ethernet::IPV4), Ethernet::new(link, ethernet::IPV6));
+        self.core.transmit(batch, selected, header_len, |_, mtu, neighbours, buffer| {
             let Some(to) = destination(buffer.packet()) else { return Prepared::Error };
             if buffer.len() > mtu {
                 return Prepared::TooBig;
@@ -73,10 +77,8 @@ impl<F: FramePort> Port for IpStack<F> {
                 NextHop::Unknown if neighbours.holds() => None,
                 _ => return Prepared::NoNextHop,
             };
-            let written = push_header(buffer, header_len, |header, _| {
-                link.write(header, mac.unwrap_or_default(), ethertype(to));
-            });
-            match (written, mac) {
+            let header = if to.is_ipv4() { &ipv4 } else { &ipv6 };
+            match (header.put(buffer, mac.unwrap_or_default()), mac) {
                 (false, _) => Prepared::Error,
                 (true, Some(_)) => Prepared::Frame,
                 (true, None) if neighbours.hold(to, buffer.packet()) => Prepared::Held,

@@ -1,16 +1,17 @@
 //! Next hops as the kernel knows them: a copy of its routes and neighbours for one interface.
 //!
 //! One thread per interface hears of changes over netlink and makes a new copy; workers look at a generation number
-//! once per batch and take the new copy when there is one. Neighbours in use are confirmed from time to time, since
-//! the kernel does not see the packets that go past it. Only the main routing table counts; where a route has
-//! several paths, the kernel is asked to send.
+//! once per batch and take the new copy when there is one. A copy has a version. It is a new one if something that a
+//! header was made from has changed, so that headers of older versions are made anew. Neighbours in use are confirmed
+//! from time to time, since the kernel does not see the packets that go past it. The main routing table counts, and
+//! before it that of the machine's own addresses; where packets are not simply sent to one router or neighbour, the
+//! kernel is asked to send.
 //!
 //! An interface that is deleted, or moved to another namespace, does not come back under its number. It then
 //! [is gone](KernelTables::is_gone) for good, and the tables do not change any more.
 
-use std::collections::HashMap;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,35 +23,25 @@ use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use packet::ethernet::Mac;
 
-use super::NextHop;
+use super::header::Version;
 use super::netlink::{Neighbour, Netlink, Route};
+use super::routes::{self, Hosts, Rank, Routes, Via};
+use super::{NextHop, new_version};
 use crate::poll::{Poller, Waker};
 
 /// How often neighbours in use are confirmed. The kernel takes an entry for reachable for some 30 s.
-const CONFIRM_MS: u16 = 10_000;
+const CONFIRM_EVERY: Duration = Duration::from_secs(10);
 /// Shortest time between two copies, so that a storm of changes does not keep the thread busy.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A copy of the kernel's tables.
 #[derive(Debug, Default)]
 struct Snapshot {
-    /// Longest prefix first, then lowest metric.
-    routes: Vec<Entry>,
-    neighbours: HashMap<IpAddr, Known>,
-}
-
-#[derive(Debug)]
-struct Entry {
-    network: Cidr,
-    via: Via,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Via {
-    /// The destination itself is on the link.
-    Link,
-    Gateway(IpAddr),
-    Elsewhere,
+    version: Version,
+    /// The interface's own address, if it is known.
+    mac: Option<Mac>,
+    routes: Routes,
+    neighbours: Hosts<Known>,
 }
 
 #[derive(Debug)]
@@ -61,37 +52,48 @@ struct Known {
 }
 
 impl Snapshot {
-    fn new(interface: u32, mut routes: Vec<Route>, neighbours: Vec<Neighbour>) -> Snapshot {
-        routes.sort_by_key(|route| (std::cmp::Reverse(route.prefix), route.metric));
-        let routes = routes
-            .iter()
-            .filter_map(|route| {
-                let via = match (route.interface, route.gateway) {
-                    (Some(index), _) if index != interface => Via::Elsewhere,
-                    (Some(_), Some(gateway)) if gateway.is_ipv4() == route.network.is_ipv4() => {
-                        Via::Gateway(gateway)
-                    }
-                    (Some(_), None) => Via::Link,
-                    _ => Via::Elsewhere,
-                };
-                Some(Entry { network: Cidr::new(route.network, route.prefix)?.network(), via })
-            })
-            .collect();
+    /// With a version of its own.
+    fn new(interface: u32, mac: Option<Mac>, routes: &[Route], neighbours: &[Neighbour]) -> Snapshot {
+        let routes = routes.iter().filter_map(|route| {
+            let via = match (route.interface, route.gateway) {
+                (Some(index), _) if index != interface => Via::Elsewhere,
+                (Some(_), Some(gateway)) => Via::Gateway(gateway),
+                (Some(_), None) => Via::Link,
+                (None, _) => Via::Elsewhere,
+            };
+            let rank = if route.local { Rank::Local } else { Rank::Metric(route.metric) };
+            Some(routes::Route { network: Cidr::new(route.network, route.prefix)?, rank, via })
+        });
         let known = |n: &Neighbour| Known { mac: n.mac, stale: n.stale, used: AtomicBool::new(false) };
-        Snapshot { routes, neighbours: neighbours.iter().map(|n| (n.address, known(n))).collect() }
+        Snapshot {
+            version: new_version(),
+            mac,
+            routes: Routes::new(routes),
+            neighbours: neighbours.iter().map(|n| (n.address, known(n))).collect(),
+        }
     }
 
-    fn next_hop(&self, to: IpAddr) -> NextHop {
-        if to.is_multicast() {
-            return NextHop::Elsewhere;
+    /// Takes over which neighbours were used since `last` was made, and its version if the headers that were made from it
+    /// are still right.
+    fn follow(&mut self, last: &Snapshot) {
+        let mut right = self.mac == last.mac && self.routes == last.routes;
+        for (address, old) in &last.neighbours {
+            match self.neighbours.get_mut(address).filter(|new| new.mac == old.mac) {
+                Some(new) => *new.used.get_mut() = old.used.load(Ordering::Relaxed),
+                None => right = false,
+            }
         }
-        let covers = |entry: &&Entry| {
-            Cidr::new(to, entry.network.prefix()).is_some_and(|host| host.network() == entry.network)
-        };
-        let address = match self.routes.iter().find(covers).map(|entry| &entry.via) {
-            Some(Via::Link) => to,
-            Some(Via::Gateway(gateway)) => *gateway,
-            Some(Via::Elsewhere) | None => return NextHop::Elsewhere,
+        if right {
+            self.version = last.version;
+        }
+    }
+
+    #[inline]
+    fn next_hop(&self, to: IpAddr) -> NextHop {
+        let address = match self.routes.via(to) {
+            Via::Link => to,
+            Via::Gateway(gateway) => gateway,
+            Via::Elsewhere => return NextHop::Elsewhere,
         };
         match self.neighbours.get(&address) {
             Some(known) => {
@@ -105,10 +107,14 @@ impl Snapshot {
     }
 }
 
+/// A local address and port in a VLAN, for which headers are made.
+type Endpoint = (SocketAddr, Option<u16>);
+
 #[derive(Debug)]
 struct Shared {
     generation: AtomicU64,
     snapshot: Mutex<Arc<Snapshot>>,
+    endpoints: Mutex<Vec<Endpoint>>,
     stop: AtomicBool,
     gone: AtomicBool,
     /// Readable once it is gone.
@@ -122,6 +128,7 @@ impl Shared {
         Ok(Shared {
             generation: AtomicU64::new(0),
             snapshot: Mutex::new(Arc::new(snapshot)),
+            endpoints: Mutex::default(),
             stop,
             gone,
             gone_event,
@@ -150,15 +157,19 @@ pub struct KernelTables {
 impl KernelTables {
     /// Follows the tables of the calling thread's network namespace, for the interface with number `interface`.
     pub fn follow(interface: u32) -> io::Result<KernelTables> {
+        KernelTables::follow_and_confirm(interface, CONFIRM_EVERY)
+    }
+
+    fn follow_and_confirm(interface: u32, confirm_every: Duration) -> io::Result<KernelTables> {
         // Before the first copy, so that no change falls between the two.
         let events = Netlink::events()?;
         let mut netlink = Netlink::open()?;
-        let snapshot = Snapshot::new(interface, netlink.routes()?, netlink.neighbours(interface)?);
-        let shared = Arc::new(Shared::new(snapshot)?);
+        let shared = Arc::new(Shared::new(read(&mut netlink, interface)?)?);
         let poller = Poller::new()?;
         poller.add(events.fd(), 0)?;
         let waker = poller.waker();
-        let follower = Follower { interface, netlink, events, poller, shared: Arc::clone(&shared) };
+        let follower =
+            Follower { interface, netlink, events, poller, shared: Arc::clone(&shared), confirm_every };
         let thread = std::thread::Builder::new().name("pktio-neigh".into()).spawn(move || follower.run())?;
         Ok(KernelTables { shared, waker, thread: Some(thread) })
     }
@@ -178,7 +189,7 @@ impl KernelTables {
     pub fn reader(&self) -> Reader {
         let shared = Arc::clone(&self.shared);
         let (seen, snapshot) = (u64::MAX, Arc::default());
-        let mut reader = Reader { shared, seen, snapshot, last: None };
+        let mut reader = Reader { shared, seen, snapshot };
         reader.refresh();
         reader
     }
@@ -195,19 +206,29 @@ impl Drop for KernelTables {
     }
 }
 
+fn read(netlink: &mut Netlink, interface: u32) -> io::Result<Snapshot> {
+    let mac = netlink.mac(interface)?;
+    let (routes, neighbours) = (netlink.routes()?, netlink.neighbours(interface)?);
+    Ok(Snapshot::new(interface, mac, &routes, &neighbours))
+}
+
 struct Follower {
     interface: u32,
     netlink: Netlink,
     events: Netlink,
     poller: Poller,
     shared: Arc<Shared>,
+    confirm_every: Duration,
 }
 
 impl Follower {
     fn run(mut self) {
+        let mut confirm_at = net::time::now_std() + self.confirm_every;
         loop {
-            let mut changed = false;
-            let waited = self.poller.wait(Some(CONFIRM_MS), |_| changed = true);
+            let left = confirm_at.saturating_duration_since(net::time::now_std());
+            // Rounded up: with none left the time has come.
+            let left_ms = u16::try_from(left.as_millis() + 1).unwrap_or(u16::MAX);
+            let waited = self.poller.wait(Some(left_ms), |_| ());
             if self.shared.stop.load(Ordering::Relaxed) {
                 return;
             }
@@ -224,19 +245,26 @@ impl Follower {
                 let _ = self.shared.gone_event.write(1);
                 return;
             }
-            if !changed {
+            let now = net::time::now_std();
+            let confirm = now >= confirm_at;
+            if confirm {
                 self.confirm();
+                confirm_at = now + self.confirm_every;
             }
-            if let Err(error) = self.copy() {
+            if let Err(error) = self.copy(confirm) {
                 tracing::warn!(%error, "cannot read the kernel's neighbours and routes; the last ones stay");
             }
             net::time::sleep_thread(PAUSE);
         }
     }
 
-    fn copy(&mut self) -> io::Result<()> {
-        let (routes, neighbours) = (self.netlink.routes()?, self.netlink.neighbours(self.interface)?);
-        self.shared.publish(Snapshot::new(self.interface, routes, neighbours));
+    /// Publishes a new copy. If it is to be `anew`, all headers are made again, which shows which neighbours are in use.
+    fn copy(&mut self, anew: bool) -> io::Result<()> {
+        let mut snapshot = read(&mut self.netlink, self.interface)?;
+        if !anew {
+            snapshot.follow(&self.shared.snapshot());
+        }
+        self.shared.publish(snapshot);
         Ok(())
     }
 
@@ -257,8 +285,6 @@ pub struct Reader {
     shared: Arc<Shared>,
     seen: u64,
     snapshot: Arc<Snapshot>,
-    /// Packets to one next hop tend to come together.
-    last: Option<(IpAddr, Mac)>,
 }
 
 impl Reader {
@@ -268,28 +294,44 @@ impl Reader {
         let generation = self.shared.generation.load(Ordering::Acquire);
         if generation != self.seen {
             self.snapshot = Arc::clone(&self.shared.snapshot());
-            (self.seen, self.last) = (generation, None);
+            self.seen = generation;
         }
     }
 
     /// Where a packet goes next.
     #[inline]
-    pub fn next_hop(&mut self, to: IpAddr) -> NextHop {
-        match self.last {
-            Some((address, mac)) if address == to => NextHop::Mac(mac),
-            _ => {
-                let found = self.snapshot.next_hop(to);
-                if let NextHop::Mac(mac) = found {
-                    self.last = Some((to, mac));
-                }
-                found
-            }
+    pub fn next_hop(&self, to: IpAddr) -> NextHop {
+        self.snapshot.next_hop(to)
+    }
+
+    /// The copy's version.
+    #[inline]
+    pub(super) fn version(&self) -> Version {
+        self.snapshot.version
+    }
+
+    /// The interface's own address, if it is known.
+    #[inline]
+    pub(super) fn mac(&self) -> Option<Mac> {
+        self.snapshot.mac
+    }
+
+    /// A number for an endpoint, which workers with the same endpoint share. `None` if there are too many.
+    pub(super) fn number_of(&self, endpoint: Endpoint) -> Option<u16> {
+        let mut endpoints = self.shared.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = endpoints.iter().position(|known| *known == endpoint);
+        let number = u16::try_from(known.unwrap_or(endpoints.len())).ok()?;
+        if known.is_none() {
+            endpoints.push(endpoint);
         }
+        Some(number)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use net::netns::NetNs;
+
     use super::*;
 
     #[test]
@@ -299,6 +341,7 @@ mod tests {
             network: ip(network),
             prefix,
             metric,
+            local: false,
             interface,
             gateway: gateway.map(ip),
         };
@@ -309,7 +352,8 @@ mod tests {
         };
         let snapshot = Snapshot::new(
             3,
-            vec![
+            None,
+            &[
                 route("0.0.0.0", 0, 100, Some(3), Some("10.0.0.9")),
                 route("0.0.0.0", 0, 10, Some(3), Some("10.0.0.1")),
                 route("10.0.0.0", 24, 0, Some(3), None),
@@ -318,7 +362,7 @@ mod tests {
                 route("2001:db8::", 64, 0, Some(3), None),
                 route("2001:db8:1::", 64, 0, Some(3), Some("fe80::1")),
             ],
-            vec![
+            &[
                 neighbour("10.0.0.1", 1),
                 neighbour("10.0.0.2", 2),
                 neighbour("2001:db8::5", 5),
@@ -338,6 +382,89 @@ mod tests {
             ("2001:db8:2::1", NextHop::Elsewhere),
         ] {
             assert_eq!(snapshot.next_hop(ip(to)), expected, "{to}");
+        }
+    }
+
+    fn run(namespace: &NetNs, command: &str) {
+        let run = || std::process::Command::new("ip").args(command.split(' ')).status();
+        assert!(namespace.enter(run).unwrap().unwrap().success(), "ip {command}");
+    }
+
+    /// A neighbour in use is confirmed although something changes all the time; one that is not used is not.
+    #[test]
+    fn neighbours_in_use_are_confirmed_whatever_else_happens() {
+        let ours = NetNs::new().expect("tests run with CAP_SYS_ADMIN");
+        run(&ours, "link add up0 type veth peer name peer0");
+        for command in ["link set up0 up", "link set peer0 up", "address add 10.0.0.1/24 dev up0"] {
+            run(&ours, command);
+        }
+        for host in [7, 8] {
+            run(
+                &ours,
+                &format!("neighbour add 10.0.0.{host} lladdr 02:00:00:00:00:{host:02x} dev up0 nud stale"),
+            );
+        }
+        let index = ours.enter(|| nix::net::if_::if_nametoindex("up0").unwrap()).unwrap();
+        let every = Duration::from_millis(500);
+        let tables = ours.enter(|| KernelTables::follow_and_confirm(index, every).unwrap()).unwrap();
+        let mut reader = tables.reader();
+        let used: IpAddr = [10, 0, 0, 7].into();
+        assert_eq!(reader.next_hop(used), NextHop::Mac([2, 0, 0, 0, 0, 7]));
+        let is_stale = |reader: &Reader, host: u8| {
+            reader.snapshot.neighbours.get(&IpAddr::from([10, 0, 0, host])).is_some_and(|known| known.stale)
+        };
+        let began = net::time::now_std();
+        let mut version = reader.version();
+        let mut versions = 0;
+        while is_stale(&reader, 7) {
+            assert!(began.elapsed() < Duration::from_secs(4), "it was not confirmed");
+            run(&ours, "neighbour replace 10.0.0.9 lladdr 02:00:00:00:00:09 dev up0 nud permanent");
+            run(&ours, "neighbour del 10.0.0.9 dev up0");
+            reader.refresh();
+            versions += u32::from(std::mem::replace(&mut version, reader.version()) != version);
+        }
+        assert!(is_stale(&reader, 8), "nobody uses it");
+        assert!(versions > 0, "a neighbour that vanished changes the version");
+    }
+
+    #[test]
+    fn a_copy_has_a_new_version_when_a_header_may_be_wrong() {
+        let route = |network: &str, gateway: Option<&str>| Route {
+            network: network.parse().unwrap(),
+            prefix: 24,
+            metric: 0,
+            local: false,
+            interface: Some(3),
+            gateway: gateway.map(|gateway| gateway.parse().unwrap()),
+        };
+        let neighbour = |host: u8, last: u8, stale| Neighbour {
+            address: [10, 0, 0, host].into(),
+            mac: [2, 0, 0, 0, 0, last],
+            stale,
+        };
+        let routes = [route("10.0.0.0", None), route("10.1.0.0", Some("10.0.0.1"))];
+        let hosts = [neighbour(1, 1, false), neighbour(2, 2, false)];
+        let make = |mac, routes: &[Route], hosts: &[Neighbour]| Snapshot::new(3, mac, routes, hosts);
+        let first = make(None, &routes, &hosts);
+        assert_eq!(first.next_hop([10, 0, 0, 1].into()), NextHop::Mac([2, 0, 0, 0, 0, 1]));
+        let follow = |mut next: Snapshot| {
+            next.follow(&first);
+            assert!(next.version >= first.version);
+            (next.version == first.version, next)
+        };
+        let more = [neighbour(3, 3, false), neighbour(2, 2, true), neighbour(1, 1, true)];
+        let (same, next) = follow(make(None, &[routes[1], routes[0]], &more));
+        assert!(same, "what was right still is");
+        let used = |host: u8| next.neighbours[&IpAddr::from([10, 0, 0, host])].used.load(Ordering::Relaxed);
+        assert!(used(1) && !used(2) && !used(3));
+        for other in [
+            make(Some([2; 6]), &routes, &hosts),
+            make(None, &routes[..1], &hosts),
+            make(None, &[routes[0], route("10.1.0.0", Some("10.0.0.2"))], &hosts),
+            make(None, &routes, &hosts[..1]),
+            make(None, &routes, &[hosts[0], neighbour(2, 9, false)]),
+        ] {
+            assert!(!follow(other).0);
         }
     }
 }

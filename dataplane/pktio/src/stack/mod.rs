@@ -7,7 +7,12 @@
 //!                                      │
 //!                                 Neighbours: the kernel's tables, or our own ARP and neighbour discovery
 //! ```
-//! Headers are taken off and put on in place, in the buffer's headroom. Outer fragments are not reassembled here: on
+//! Headers are taken off and put on in place, in the buffer's headroom. Those of a datagram to a peer that has a number
+//! are ready-made ([`header`]): they stand with its address in the table of peers ([`crate::Peers`]), of the version of
+//! the neighbours that they were made from. A port that finds them missing, of an older version, or of another port makes
+//! new ones. The next hop of other packets is looked up by address: the route among ranges, the neighbour by a hash.
+//!
+//! Outer fragments are not reassembled here: on
 //! an interface shared with the kernel they never come here but to the kernel's socket, elsewhere they are dropped
 //! and counted.
 //!
@@ -19,25 +24,38 @@
 //! UDP checksums of received datagrams are not verified: adapters have done so, and on virtual links between
 //! machines of one host the field is not filled in. The outer IPv4 header is.
 
+pub(crate) mod header;
 pub mod ip;
 pub mod kernel;
 mod netlink;
 pub mod raw;
 pub mod resolver;
+mod routes;
 pub mod udp;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use packet::ethernet::{self, Mac};
 use telemetry::DropReason;
 
 use crate::poll::AnyOf;
 use crate::{FrameMut, FramePort, Port, Sent, Vector};
+use header::Version;
 use kernel::Reader;
 use resolver::Resolver;
 
 /// EtherType of a VLAN tag.
 const VLAN: u16 = 0x8100;
+
+/// Between two versions there is room for the numbers of endpoints.
+const VERSION_STEP: Version = 1 << 16;
+
+/// A version that no other tables have or had.
+fn new_version() -> Version {
+    static NEXT: AtomicU64 = AtomicU64::new(VERSION_STEP);
+    NEXT.fetch_add(VERSION_STEP, Ordering::Relaxed)
+}
 
 /// Where a packet goes next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -153,7 +171,8 @@ const SLOW_TURN: u32 = 64;
 impl<F: FramePort> Core<F> {
     fn new(frames: F, vlan: Option<u16>, neighbours: Neighbours) -> std::io::Result<Core<F>> {
         let link = Link { mac: frames.mac(), vlan };
-        let mtu = frames.mtu();
+        // An IP packet has a length of 16 bits.
+        let mtu = frames.mtu().min(usize::from(u16::MAX));
         let mut either = None;
         if let (Some(fd), Neighbours::Kernel(_, slow)) = (frames.fd(), &neighbours)
             && let Some(slow) = slow.fd()
@@ -183,6 +202,18 @@ impl<F: FramePort> Core<F> {
         }
     }
 
+    /// Takes the newest routes and neighbours, or asks for them, before packets are sent.
+    #[inline]
+    fn refresh(&mut self) {
+        match &mut self.neighbours {
+            Neighbours::Kernel(reader, _) => {
+                reader.refresh();
+                self.link.mac = reader.mac().unwrap_or(self.link.mac);
+            }
+            Neighbours::Own(resolver) => resolver.refresh(),
+        }
+    }
+
     /// Receives frames and turns them into packets by `strip`; from the kernel's socket when there are none.
     fn receive(
         &mut self,
@@ -201,6 +232,10 @@ impl<F: FramePort> Core<F> {
             }
         }
         let received = self.frames.receive(batch)?;
+        // Without traffic nobody sends, and questions still have to be repeated. With traffic it is done when sending.
+        if received == 0 || matches!(self.neighbours, Neighbours::Kernel(..)) {
+            self.refresh();
+        }
         if received == 0
             && self.slow_has_more
             && let Neighbours::Kernel(_, slow) = &mut self.neighbours
@@ -230,7 +265,7 @@ impl<F: FramePort> Core<F> {
     }
 
     /// Sends the packets for which `prepare` makes a frame with `header_len` octets of headers, and the others the
-    /// slow way.
+    /// slow way. After [`Core::refresh`].
     fn transmit(
         &mut self,
         batch: &mut Vector,
@@ -241,10 +276,6 @@ impl<F: FramePort> Core<F> {
         let mut sent = Sent::default();
         self.fast.clear();
         self.slow.clear();
-        match &mut self.neighbours {
-            Neighbours::Kernel(reader, _) => reader.refresh(),
-            Neighbours::Own(resolver) => resolver.refresh(),
-        }
         for &position in selected {
             let Some(mut frame) = batch.sendable_mut(position) else {
                 sent.errors += 1;
@@ -281,7 +312,7 @@ impl<F: FramePort> Core<F> {
     }
 
     fn unsent(&self) -> bool {
-        self.frames.unsent()
+        self.frames.unsent() || matches!(&self.neighbours, Neighbours::Own(resolver) if resolver.asks())
     }
 
     fn losses(&mut self, count: &mut dyn FnMut(DropReason, usize)) {
@@ -298,6 +329,25 @@ impl<F: FramePort> Core<F> {
 }
 
 impl Neighbours {
+    /// The version of what headers are made from.
+    #[inline]
+    fn version(&self) -> Version {
+        match self {
+            Neighbours::Kernel(reader, _) => reader.version(),
+            Neighbours::Own(resolver) => resolver.version(),
+        }
+    }
+
+    /// A number that tells an endpoint from others with the same neighbours: added to a version, it says whose headers
+    /// they are.
+    fn number_of(&self, endpoint: (SocketAddr, Option<u16>)) -> Option<u16> {
+        match self {
+            Neighbours::Kernel(reader, _) => reader.number_of(endpoint),
+            // Nobody else has this one.
+            Neighbours::Own(_) => Some(0),
+        }
+    }
+
     #[inline]
     fn next_hop(&mut self, to: IpAddr) -> NextHop {
         match self {
@@ -323,17 +373,6 @@ impl Neighbours {
     fn holds(&self) -> bool {
         matches!(self, Neighbours::Own(_))
     }
-}
-
-/// Puts a header of `length` octets in front of the packet by `write`; `false` when there is no room.
-#[inline]
-fn push_header(frame: &mut FrameMut<'_>, length: usize, write: impl FnOnce(&mut [u8], &[u8])) -> bool {
-    if !frame.grow_front(length) {
-        return false;
-    }
-    let (header, payload) = frame.packet_mut().split_at_mut(length);
-    write(header, payload);
-    true
 }
 
 fn add(sum: &mut Sent, more: &Sent) {

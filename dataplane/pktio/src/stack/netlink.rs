@@ -1,5 +1,5 @@
-//! The little of rtnetlink that the frame stack needs: reading neighbours and routes, hearing of changes, and
-//! asking the kernel to confirm a neighbour.
+//! The little of rtnetlink that the frame stack needs: reading neighbours, routes and an interface's address, hearing of
+//! changes, and asking the kernel to confirm a neighbour.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -25,11 +25,17 @@ const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_PRIORITY: u16 = 6;
+const RTA_VIA: u16 = 18;
+const RTA_ENCAP: u16 = 22;
 const TABLE_MAIN: u8 = 254;
+const TABLE_LOCAL: u8 = 255;
 const UNICAST: u8 = 1;
+const IFLA_ADDRESS: u16 = 1;
 /// Lengths of the headers before the attributes.
 const HEADER: usize = 16;
 const BODY: usize = 12;
+/// As [`BODY`], of interfaces.
+const LINK_BODY: usize = 16;
 /// Octets per read; the kernel sends dumps in pieces of up to 32 kB.
 const BUFFER: usize = 64 << 10;
 /// Longest time that the kernel may take for an answer.
@@ -44,14 +50,18 @@ pub(super) struct Neighbour {
     pub(super) stale: bool,
 }
 
-/// A unicast route of the main table.
+/// A route of the main table, or of the table of the machine's own addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Route {
     pub(super) network: IpAddr,
     pub(super) prefix: u8,
     pub(super) metric: u32,
-    /// `None` where there are several paths: the kernel then decides.
+    /// It is of the table of the machine's own addresses, which the kernel asks first.
+    pub(super) local: bool,
+    /// `None` where packets are not simply sent: to addresses of the machine's own, on one of several paths, with a
+    /// header around them, or not at all. What happens to them is the kernel's business.
     pub(super) interface: Option<u32>,
+    /// The router, whose address may be of the other family.
     pub(super) gateway: Option<IpAddr>,
 }
 
@@ -138,7 +148,8 @@ impl Netlink {
 
     /// Asks for a whole table and calls `each` with the body of every entry of type `kind`.
     fn dump(&mut self, question: u16, kind: u16, mut each: impl FnMut(&[u8])) -> io::Result<()> {
-        self.send(question, NLM_F_DUMP, &[0; BODY])?;
+        let body = if question == libc::RTM_GETLINK { LINK_BODY } else { BODY };
+        self.send(question, NLM_F_DUMP, &[0; LINK_BODY][..body])?;
         let mut buffer = vec![0u8; BUFFER];
         loop {
             let length = self.read(&mut buffer, 0)?;
@@ -172,7 +183,19 @@ impl Netlink {
         Ok(found)
     }
 
-    /// The unicast routes of the main table.
+    /// The address of an interface; `None` if there is no such interface, or it is not Ethernet.
+    pub(super) fn mac(&mut self, interface: u32) -> io::Result<Option<Mac>> {
+        let mut found = None;
+        self.dump(libc::RTM_GETLINK, libc::RTM_NEWLINK, |body| {
+            if body.get(4..8).and_then(number) == Some(interface) {
+                let address = attributes(body, LINK_BODY).find(|(kind, _)| *kind == IFLA_ADDRESS);
+                found = address.and_then(|(_, value)| Mac::try_from(value).ok());
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// The routes of the main table and of the machine's own addresses.
     pub(super) fn routes(&mut self) -> io::Result<Vec<Route>> {
         let mut found = Vec::new();
         self.dump(libc::RTM_GETROUTE, libc::RTM_NEWROUTE, |body| found.extend(route(body)))?;
@@ -204,9 +227,9 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     Some((header, body, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
-/// The attributes behind a body's fixed part.
-fn attributes(body: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    let mut rest = body.get(BODY..).unwrap_or_default();
+/// The attributes behind a body's fixed part of `fixed` octets.
+fn attributes(body: &[u8], fixed: usize) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut rest = body.get(fixed..).unwrap_or_default();
     std::iter::from_fn(move || {
         let header = rest.get(..4)?;
         let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
@@ -235,7 +258,7 @@ fn neighbour(body: &[u8], interface: u32) -> Option<Neighbour> {
         return None;
     }
     let (mut to, mut mac) = (None, None);
-    for (kind, value) in attributes(body) {
+    for (kind, value) in attributes(body, BODY) {
         match kind {
             NDA_DST => to = address(value),
             NDA_LLADDR => mac = Mac::try_from(value).ok(),
@@ -247,7 +270,7 @@ fn neighbour(body: &[u8], interface: u32) -> Option<Neighbour> {
 
 fn route(body: &[u8]) -> Option<Route> {
     let fixed = body.get(..BODY)?;
-    if fixed[4] != TABLE_MAIN || fixed[7] != UNICAST {
+    if !matches!(fixed[4], TABLE_MAIN | TABLE_LOCAL) {
         return None;
     }
     let any = match i32::from(fixed[0]) {
@@ -255,15 +278,22 @@ fn route(body: &[u8]) -> Option<Route> {
         libc::AF_INET6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         _ => return None,
     };
-    let mut route = Route { network: any, prefix: fixed[1], metric: 0, interface: None, gateway: None };
-    for (kind, value) in attributes(body) {
+    let local = fixed[4] == TABLE_LOCAL;
+    let mut route =
+        Route { network: any, prefix: fixed[1], metric: 0, local, interface: None, gateway: None };
+    let mut simple = fixed[7] == UNICAST;
+    for (kind, value) in attributes(body, BODY) {
         match kind {
             RTA_DST => route.network = address(value)?,
             RTA_OIF => route.interface = number(value),
             RTA_GATEWAY => route.gateway = address(value),
+            // Two octets say which family.
+            RTA_VIA => route.gateway = value.get(2..).and_then(address),
             RTA_PRIORITY => route.metric = number(value).unwrap_or(0),
+            RTA_ENCAP => simple = false,
             _ => {}
         }
     }
+    route.interface = route.interface.filter(|_| simple);
     Some(route)
 }

@@ -5,6 +5,9 @@
 //! answers. A neighbour that was heard of is asked again after a while and forgotten when it stays silent. What is
 //! kept is bounded in every direction: a neighbour is only learnt when it was asked for or talks to one of our
 //! addresses.
+//!
+//! When a neighbour in use has another address, or is forgotten, headers have to be made anew: the resolver takes a new
+//! version.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,7 +18,9 @@ use packet::checksum::Sum;
 use packet::ethernet::{self, Mac};
 use packet::{icmp, ipv4, ipv6, protocol};
 
-use super::{Link, NextHop};
+use super::header::Version;
+use super::routes::{Hosts, Rank, Route, Routes, Via};
+use super::{Link, NextHop, new_version};
 use crate::{FramePort, Vector};
 
 /// Most neighbours that are known or asked for at a time.
@@ -30,8 +35,6 @@ const TRIES: u32 = 3;
 const CONFIRM_AFTER: Duration = Duration::from_secs(30);
 /// Frames of our own that wait to be sent.
 const MAX_OUT: usize = 512;
-/// Places for addresses asked for lately.
-const RECENT: usize = 256;
 /// Longest frame that we answer or hold.
 const FRAME: usize = 4096;
 
@@ -47,15 +50,6 @@ const ADVERTISEMENT: u8 = 136;
 const ADVERTISED: u8 = 0x60;
 /// Hop limit that shows that a message comes from this link.
 const ON_LINK_HOPS: u8 = 255;
-
-/// Where an address stands among [`RECENT`]: neighbours differ in the last octet.
-#[inline]
-fn place(address: IpAddr) -> usize {
-    usize::from(match address {
-        IpAddr::V4(address) => address.octets()[3],
-        IpAddr::V6(address) => address.octets()[15],
-    })
-}
 
 #[derive(Debug)]
 struct Known {
@@ -76,17 +70,16 @@ struct Pending {
 #[derive(Debug)]
 pub struct Resolver {
     addresses: Vec<Cidr>,
-    gateways: Vec<IpAddr>,
-    known: HashMap<IpAddr, Known>,
+    routes: Routes,
+    known: Hosts<Known>,
+    /// Of the headers made with what is known.
+    version: Version,
     pending: HashMap<IpAddr, Pending>,
     /// Questions and answers to be sent: the frame without link header, with its destination.
     out: Vec<(Mac, u16, Vec<u8>)>,
     /// Held frames whose neighbour has answered: the Ethernet destination is filled in.
     released: Vec<Box<[u8]>>,
     batch: Vector,
-    /// Next hops of addresses asked for since something changed, at [`place`]: most packets go to few of them, and
-    /// hashing each address would cost as much as its packet.
-    recent: Box<[Option<(IpAddr, Mac)>; RECENT]>,
     next_look: Instant,
     /// Packets whose neighbour has not answered, since this was last read.
     pub(super) lost: usize,
@@ -98,13 +91,13 @@ impl Resolver {
     pub fn new(addresses: &[Cidr], gateways: &[IpAddr]) -> Resolver {
         Resolver {
             addresses: addresses.to_vec(),
-            gateways: gateways.to_vec(),
-            known: HashMap::new(),
+            routes: routes(addresses, gateways),
+            known: Hosts::default(),
+            version: new_version(),
             pending: HashMap::new(),
             out: Vec::new(),
             released: Vec::new(),
             batch: Vector::new(64, FRAME),
-            recent: Box::new([None; RECENT]),
             next_look: net::time::now_std(),
             lost: 0,
         }
@@ -119,34 +112,26 @@ impl Resolver {
         self.addresses.iter().map(Cidr::address).find(|address| address.is_ipv6() == ipv6)
     }
 
+    pub(super) fn version(&self) -> Version {
+        self.version
+    }
+
     /// The neighbour that a packet goes to.
+    #[inline]
     fn hop(&self, to: IpAddr) -> Option<IpAddr> {
-        let on_link = |own: &Cidr| {
-            Cidr::new(to, own.prefix()).is_some_and(|host| {
-                host.address().is_ipv4() == own.address().is_ipv4() && host.network() == own.network()
-            })
-        };
-        if to.is_multicast() || self.is_ours(to) {
-            None
-        } else if self.addresses.iter().any(on_link) {
-            Some(to)
-        } else {
-            self.gateways.iter().copied().find(|gateway| gateway.is_ipv4() == to.is_ipv4())
+        match self.routes.via(to) {
+            Via::Link => Some(to),
+            Via::Gateway(gateway) => Some(gateway),
+            Via::Elsewhere => None,
         }
     }
 
     #[inline]
     pub(super) fn next_hop(&mut self, to: IpAddr) -> NextHop {
-        if let Some((address, mac)) = self.recent[place(to)]
-            && address == to
-        {
-            return NextHop::Mac(mac);
-        }
         let Some(hop) = self.hop(to) else { return NextHop::Elsewhere };
         match self.known.get_mut(&hop) {
             Some(known) => {
                 known.used = true;
-                self.recent[place(to)] = Some((to, known.mac));
                 NextHop::Mac(known.mac)
             }
             None => NextHop::Unknown,
@@ -170,6 +155,11 @@ impl Resolver {
             pending.held.push(frame.into());
         }
         room
+    }
+
+    /// Whether a neighbour has been asked and has not answered: the question may have to be repeated.
+    pub(super) fn asks(&self) -> bool {
+        !self.pending.is_empty()
     }
 
     fn push(&mut self, to: Mac, ethertype: u16, packet: Vec<u8>) {
@@ -206,7 +196,6 @@ impl Resolver {
             return;
         }
         self.next_look = now + ASK_EVERY;
-        self.recent.fill(None);
         let mut ask = Vec::new();
         let lost = &mut self.lost;
         self.pending.retain(|hop, pending| {
@@ -221,17 +210,22 @@ impl Resolver {
             ask.push(*hop);
             true
         });
+        let mut forgotten = false;
         self.known.retain(|hop, known| {
             if now.duration_since(known.confirmed) < CONFIRM_AFTER {
                 return true;
             }
             if !known.used || known.asked == TRIES {
+                forgotten |= known.used;
                 return false;
             }
             known.asked += 1;
             ask.push(*hop);
             true
         });
+        if forgotten {
+            self.version = new_version();
+        }
         ask.into_iter().for_each(|hop| self.ask(hop));
     }
 
@@ -247,8 +241,10 @@ impl Resolver {
             self.released.push(frame);
         }
         let used = wanted;
-        self.known.insert(address, Known { mac, confirmed: net::time::now_std(), used, asked: 0 });
-        self.recent.fill(None);
+        let known = Known { mac, confirmed: net::time::now_std(), used, asked: 0 };
+        if self.known.insert(address, known).is_some_and(|last| last.used && last.mac != mac) {
+            self.version = new_version();
+        }
     }
 
     /// A frame that is not for the pipeline; `false` if it is not for the stack either.
@@ -371,6 +367,32 @@ impl Resolver {
             self.lost += group.len() - sent.packets;
         }
     }
+}
+
+/// What an interface with `addresses` reaches. Our own addresses and those of broadcasts are no next hops.
+fn routes(addresses: &[Cidr], gateways: &[IpAddr]) -> Routes {
+    let is_ours = |address: IpAddr| addresses.iter().any(|own| own.address() == address);
+    let own = addresses.iter().map(|own| Cidr::host(own.address()));
+    let broadcasts = addresses.iter().filter_map(|own| match own.network().address() {
+        IpAddr::V4(first) if own.prefix() < 31 => {
+            let last = first.to_bits() | u32::MAX >> own.prefix();
+            Some(Cidr::host(Ipv4Addr::from_bits(last).into()))
+        }
+        _ => None,
+    });
+    let none = own.chain(broadcasts).map(|network| Route { network, rank: Rank::Local, via: Via::Elsewhere });
+    let links = addresses.iter().map(|own| Route { network: *own, rank: Rank::Metric(0), via: Via::Link });
+    // Where there are several, the first one of a family.
+    let gateways =
+        gateways.iter().zip(1..).filter(|(gateway, _)| !is_ours(**gateway)).filter_map(|(gateway, n)| {
+            let any = if gateway.is_ipv4() {
+                IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+            } else {
+                Ipv6Addr::UNSPECIFIED.into()
+            };
+            Some(Route { network: Cidr::new(any, 0)?, rank: Rank::Metric(n), via: Via::Gateway(*gateway) })
+        });
+    Routes::new(none.chain(links).chain(gateways))
 }
 
 /// An ARP message; our hardware address comes later.

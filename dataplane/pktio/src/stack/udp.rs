@@ -4,80 +4,25 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
-use packet::checksum::Sum;
-use packet::ethernet::{self, Mac};
+use packet::ethernet;
 use packet::protocol;
 use telemetry::DropReason;
 
-use super::{Core, Link, Neighbours, NextHop, Prepared, Received, ethertype, push_header};
-use crate::name::Name;
+use super::header::{Header, Version, fold, sum};
+use super::{Core, Link, Neighbours, NextHop, Prepared, Received};
 use crate::peers::View;
 use crate::{FramePort, Port, Sent, Vector};
 
 const IPV4_HEADER: usize = 20;
 const IPV6_HEADER: usize = 40;
 const UDP_HEADER: usize = 8;
-/// Hop limit of outer headers: the usual default.
-const HOPS: u8 = 64;
-/// Don't fragment: an outer packet that exceeds the MTU is counted here, not cut there.
-const DONT_FRAGMENT: u16 = 0x4000;
-
 /// A UDP endpoint on a frame port; see the module `stack`.
 pub struct UdpStack<F> {
     core: Core<F>,
     local: SocketAddr,
-    template: Template,
+    /// Tells our headers from those of other ports; see [`Neighbours::number_of`].
+    number: u16,
     peers: View,
-}
-
-/// The headers of all our datagrams, with zero where they differ.
-#[derive(Clone)]
-struct Template {
-    /// Ethernet with a tag, IPv6 and UDP at most.
-    octets: [u8; 18 + IPV6_HEADER + UDP_HEADER],
-    len: usize,
-    /// Sum of the IPv4 header.
-    sum: u32,
-}
-
-impl Template {
-    fn new(link: &Link, local: SocketAddr) -> Template {
-        let mut octets = [0; 18 + IPV6_HEADER + UDP_HEADER];
-        let at = link.header_len();
-        let ip = &mut octets[at..];
-        let ip_len = match local.ip() {
-            IpAddr::V4(source) => {
-                ip[0] = 0x45;
-                ip[6..8].copy_from_slice(&DONT_FRAGMENT.to_be_bytes());
-                (ip[8], ip[9]) = (HOPS, protocol::UDP);
-                ip[12..16].copy_from_slice(&source.octets());
-                IPV4_HEADER
-            }
-            IpAddr::V6(source) => {
-                ip[0] = 0x60;
-                (ip[6], ip[7]) = (protocol::UDP, HOPS);
-                ip[8..24].copy_from_slice(&source.octets());
-                IPV6_HEADER
-            }
-        };
-        let sum = sum(&ip[..IPV4_HEADER]);
-        ip[ip_len..ip_len + 2].copy_from_slice(&local.port().to_be_bytes());
-        link.write(&mut octets, Mac::default(), ethertype(local.ip()));
-        Template { octets, len: at + ip_len + UDP_HEADER, sum }
-    }
-}
-
-/// Sum of a header's 16-bit words; it cannot overflow for the lengths that headers have.
-#[inline]
-fn sum(words: &[u8]) -> u32 {
-    words.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum()
-}
-
-/// The ones' complement sum of 16 bits that a sum stands for.
-#[inline]
-fn fold(sum: u32) -> u16 {
-    let sum = (sum & 0xFFFF) + (sum >> 16);
-    (sum + (sum >> 16)) as u16
 }
 
 impl<F: FramePort> UdpStack<F> {
@@ -89,8 +34,8 @@ impl<F: FramePort> UdpStack<F> {
         neighbours: Neighbours,
     ) -> io::Result<UdpStack<F>> {
         let core = Core::new(frames, vlan, neighbours)?;
-        let template = Template::new(&core.link, local);
-        Ok(UdpStack { core, local, template, peers: View::default() })
+        let number = core.neighbours.number_of((local, vlan)).ok_or(io::ErrorKind::QuotaExceeded)?;
+        Ok(UdpStack { core, local, number, peers: View::default() })
     }
 
     /// The frame port below.
@@ -119,44 +64,39 @@ impl<F: FramePort> Port for UdpStack<F> {
     }
 
     fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
-        let (local, template) = (self.local, &self.template);
+        self.core.refresh();
+        let (local, version) = (self.local, self.core.neighbours.version() + Version::from(self.number));
         let peers = self.peers.enter(batch);
-        self.core.transmit(batch, selected, template.len, |link, mtu, neighbours, buffer| {
-            let peer = match buffer.to() {
-                0 => Some(*buffer.peer),
-                number => peers.get(number).map(Name::address),
-            };
-            let Some(peer) = peer else { return Prepared::Error };
-            let (tos, at) = (buffer.tos(), link.header_len());
-            if template.len - at + buffer.len() > mtu {
+        let ip_len = if local.is_ipv4() { IPV4_HEADER } else { IPV6_HEADER } + UDP_HEADER;
+        let header_len = self.core.link.header_len() + ip_len;
+        self.core.transmit(batch, selected, header_len, |link, mtu, neighbours, buffer| {
+            if buffer.len() + ip_len > mtu {
                 return Prepared::TooBig;
             }
+            let number = buffer.to();
+            let entry = if number == 0 { None } else { peers.get(number) };
+            if let Some(entry) = entry
+                && entry.header.version() == version
+            {
+                return if entry.header.put(buffer) { Prepared::Frame } else { Prepared::Error };
+            }
+            let peer = match entry {
+                Some(entry) => entry.name.address(),
+                None if number == 0 => *buffer.peer,
+                None => return Prepared::Error,
+            };
             let mac = match neighbours.next_hop(peer.ip()) {
                 NextHop::Mac(mac) => Some(mac),
                 NextHop::Unknown if neighbours.holds() => None,
                 _ => return Prepared::NoNextHop,
             };
-            let written = local.is_ipv4() == peer.is_ipv4()
-                && push_header(buffer, template.len, |header, payload| {
-                    header.copy_from_slice(&template.octets[..template.len]);
-                    header[..6].copy_from_slice(&mac.unwrap_or_default());
-                    match peer.ip() {
-                        IpAddr::V4(to) => {
-                            finish_ipv4(&mut header[at..], to, tos, payload.len(), template.sum)
-                        }
-                        IpAddr::V6(to) => finish_ipv6(&mut header[at..], to, tos, payload.len()),
-                    }
-                    let udp = template.len - UDP_HEADER;
-                    header[udp + 2..udp + 4].copy_from_slice(&peer.port().to_be_bytes());
-                    let length = (UDP_HEADER + payload.len()) as u16;
-                    header[udp + 4..udp + 6].copy_from_slice(&length.to_be_bytes());
-                    // IPv4 allows none, and tunnels send none (TS 29.281 §4.4.2 leaves it to the sender).
-                    if local.is_ipv6() {
-                        let sum = udp_checksum(local.ip(), peer.ip(), &header[udp..], payload);
-                        header[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
-                    }
-                });
-            match (written, mac) {
+            let Some(header) = Header::new(version, link, local, peer, mac.unwrap_or_default()) else {
+                return Prepared::Error;
+            };
+            if mac.is_some() && entry.is_some() {
+                peers.add_header(number, peer, &header);
+            }
+            match (header.put(buffer), mac) {
                 (false, _) => Prepared::Error,
                 (true, Some(_)) => Prepared::Frame,
                 (true, None) if neighbours.hold(peer.ip(), buffer.packet()) => Prepared::Held,
@@ -176,38 +116,6 @@ impl<F: FramePort> Port for UdpStack<F> {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.core.fd()
     }
-}
-
-/// Traffic class, length, destination and checksum of an IPv4 header whose constant part has the sum `constant`.
-#[inline]
-fn finish_ipv4(header: &mut [u8], to: Ipv4Addr, tos: u8, payload: usize, constant: u32) {
-    let total = (IPV4_HEADER + UDP_HEADER + payload) as u16;
-    let octets = to.octets();
-    header[1] = tos;
-    header[2..4].copy_from_slice(&total.to_be_bytes());
-    header[16..20].copy_from_slice(&octets);
-    let sum = constant + u32::from(tos) + u32::from(total) + sum(&octets);
-    header[10..12].copy_from_slice(&(!fold(sum)).to_be_bytes());
-}
-
-/// Traffic class, length and destination of an IPv6 header.
-#[inline]
-fn finish_ipv6(header: &mut [u8], to: Ipv6Addr, tos: u8, payload: usize) {
-    header[0] |= tos >> 4;
-    header[1] = tos << 4;
-    header[4..6].copy_from_slice(&((UDP_HEADER + payload) as u16).to_be_bytes());
-    header[24..40].copy_from_slice(&to.octets());
-}
-
-/// The checksum that IPv6 demands; 0 would mean that there is none (RFC 8200 §8.1).
-fn udp_checksum(from: IpAddr, to: IpAddr, header: &[u8], payload: &[u8]) -> u16 {
-    let length = UDP_HEADER + payload.len();
-    let sum = Sum::default()
-        .pseudo_header(from, to, protocol::UDP, length)
-        .octets(&header[..UDP_HEADER])
-        .octets(payload)
-        .finish();
-    if sum == 0 { u16::MAX } else { sum }
 }
 
 #[inline]

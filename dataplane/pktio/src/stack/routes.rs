@@ -1,0 +1,280 @@
+//! Which way packets to an address go: the longest prefix decides.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use foldhash::fast::RandomState;
+use net::link::Cidr;
+
+/// Neighbours of an interface, by address. Readers look addresses of users' packets up, so the hash is a fast one;
+/// what is in it is bounded, whoever is on the link.
+pub(super) type Hosts<T> = HashMap<IpAddr, T, RandomState>;
+
+/// Where packets to some destinations go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Via {
+    /// The destination itself is on the link.
+    Link,
+    /// To a router on the link.
+    Gateway(IpAddr),
+    /// Not through this interface: to an address of our own, to a group, through another interface, or nowhere.
+    Elsewhere,
+}
+
+/// A route to the destinations of a prefix.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Route {
+    pub(super) network: Cidr,
+    pub(super) rank: Rank,
+    pub(super) via: Via,
+}
+
+/// Which of two routes to a destination counts: the lower one, and of equal prefixes the one with the lower metric.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Rank {
+    /// Of our own addresses: however short its prefix is, no other route to its destinations counts.
+    Local,
+    /// An ordinary route, with its metric.
+    Metric(u32),
+}
+
+/// The routes of an interface, in ranges of addresses, each of which ends where the next one begins.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Routes {
+    ipv4: Ranges<u32>,
+    ipv6: Ranges<u128>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Ranges<K> {
+    /// First addresses, in order.
+    first: Vec<K>,
+    via: Vec<Via>,
+}
+
+impl<K> Default for Ranges<K> {
+    fn default() -> Ranges<K> {
+        Ranges { first: Vec::new(), via: Vec::new() }
+    }
+}
+
+impl<K: Ord> Ranges<K> {
+    #[inline(always)]
+    fn get(&self, address: K) -> Via {
+        let behind = self.first.partition_point(|first| *first <= address);
+        self.via.get(behind.wrapping_sub(1)).copied().unwrap_or(Via::Elsewhere)
+    }
+}
+
+impl Routes {
+    /// The order of `routes` does not matter. Groups and the broadcast address are never reached through them.
+    pub(super) fn new(routes: impl IntoIterator<Item = Route>) -> Routes {
+        let groups = [
+            (IpAddr::V4(Ipv4Addr::new(224, 0, 0, 0)), 4),
+            (IpAddr::V4(Ipv4Addr::BROADCAST), 32),
+            (IpAddr::V6(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0)), 8),
+        ];
+        let groups = groups.into_iter().filter_map(|(address, prefix)| Cidr::new(address, prefix));
+        let groups = groups.map(|network| Route { network, rank: Rank::Local, via: Via::Elsewhere });
+        let (ipv4, ipv6): (Vec<Block>, Vec<Block>) =
+            groups.chain(routes).map(Block::of).partition(|block| block.ipv4);
+        let (ipv4, ipv6) = (ranges(ipv4), ranges(ipv6));
+        // What begins behind the last IPv4 address is not one.
+        let ipv4 = ipv4.into_iter().filter_map(|(first, via)| Some((u32::try_from(first).ok()?, via)));
+        let (first, via) = ipv4.unzip();
+        let ipv4 = Ranges { first, via };
+        let (first, via) = ipv6.into_iter().unzip();
+        Routes { ipv4, ipv6: Ranges { first, via } }
+    }
+
+    /// The way to an address.
+    #[inline(always)]
+    pub(super) fn via(&self, to: IpAddr) -> Via {
+        match to {
+            IpAddr::V4(to) => self.ipv4.get(to.to_bits()),
+            IpAddr::V6(to) => self.ipv6.get(to.to_bits()),
+        }
+    }
+}
+
+/// The addresses of a route's prefix.
+#[derive(Clone, Copy)]
+struct Block {
+    ipv4: bool,
+    first: u128,
+    last: u128,
+    rank: Rank,
+    via: Via,
+}
+
+impl Block {
+    fn of(route: Route) -> Block {
+        let Route { network, rank, via } = route;
+        let (first, bits) = match network.network().address() {
+            IpAddr::V4(first) => (u128::from(first.to_bits()), 32),
+            IpAddr::V6(first) => (first.to_bits(), 128),
+        };
+        let others = u128::MAX.checked_shr(128 - (bits - u32::from(network.prefix()))).unwrap_or(0);
+        Block { ipv4: bits == 32, first, last: first | others, rank, via }
+    }
+}
+
+/// Ranges over all addresses of a family. Two prefixes are apart, or one contains the other.
+fn ranges(mut blocks: Vec<Block>) -> Vec<(u128, Via)> {
+    // The outer ones before those within them, and of equal ones that which counts.
+    blocks.sort_by_key(|block| (block.first, Reverse(block.last), block.rank));
+    blocks.dedup_by_key(|block| (block.first, block.last));
+    let mut ranges = vec![(0, Via::Elsewhere)];
+    // Prefixes around the present address, the outermost first.
+    let mut around: Vec<Block> = Vec::new();
+    for block in blocks {
+        leave(&mut ranges, &mut around, |inner| inner.last < block.first);
+        if around.last().is_none_or(|outer| outer.rank != Rank::Local) {
+            begin(&mut ranges, block.first, block.via);
+            around.push(block);
+        }
+    }
+    leave(&mut ranges, &mut around, |_| true);
+    ranges
+}
+
+/// Ends the innermost prefixes for which `ends` says so.
+fn leave(ranges: &mut Vec<(u128, Via)>, around: &mut Vec<Block>, ends: impl Fn(&Block) -> bool) {
+    while let Some(inner) = around.pop_if(|inner| ends(inner)) {
+        let via = around.last().map_or(Via::Elsewhere, |outer| outer.via);
+        if let Some(next) = inner.last.checked_add(1) {
+            begin(ranges, next, via);
+        }
+    }
+}
+
+fn begin(ranges: &mut Vec<(u128, Via)>, first: u128, via: Via) {
+    match ranges.last_mut() {
+        Some(last) if last.0 == first => last.1 = via,
+        Some(last) if last.1 == via => {}
+        _ => ranges.push((first, via)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(network: &str, rank: Rank, gateway: u8) -> Route {
+        let network: Cidr = network.parse().unwrap();
+        let via = match gateway {
+            0 => Via::Link,
+            255 => Via::Elsewhere,
+            n => Via::Gateway(IpAddr::from([10, 0, 0, n])),
+        };
+        Route { network, rank, via }
+    }
+
+    /// What the ranges stand for, one route after the other.
+    fn linear(routes: &[Route], to: IpAddr) -> Via {
+        let groups: [Cidr; 3] =
+            ["224.0.0.0/4", "255.255.255.255/32", "ff00::/8"].map(|text| text.parse().unwrap());
+        let covering = || routes.iter().filter(|route| route.network.contains(to));
+        if groups.iter().any(|group| group.contains(to)) {
+            return Via::Elsewhere;
+        }
+        if let Some(local) =
+            covering().filter(|route| route.rank == Rank::Local).min_by_key(|r| r.network.prefix())
+        {
+            return local.via;
+        }
+        let best = covering().min_by_key(|route| (Reverse(route.network.prefix()), route.rank));
+        best.map_or(Via::Elsewhere, |route| route.via)
+    }
+
+    #[test]
+    fn ranges_are_what_the_routes_say() {
+        let mut state = 0x9E37_79B9_7F4A_7C15u64;
+        let mut random = move |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        for round in 0..300 {
+            let mut routes: Vec<Route> = Vec::new();
+            for n in 0..random(40) {
+                // Few bits differ, so that prefixes contain each other and coincide.
+                let (bits, prefix) = (random(256) as u8, random(33) as u8);
+                let octets = [bits & 0xE0, bits, bits << 3, bits << 5];
+                let (address, prefix): (IpAddr, u8) = if random(2) == 0 {
+                    (octets.into(), prefix)
+                } else {
+                    let mut long = [0u8; 16];
+                    long[..4].copy_from_slice(&octets);
+                    long[15] = bits;
+                    (long.into(), (random(129)) as u8)
+                };
+                let rank = match random(6) {
+                    0 => Rank::Local,
+                    // No two are equal: which of these counts is not said.
+                    _ => Rank::Metric(random(3) as u32 * 100 + n as u32),
+                };
+                let via = if rank == Rank::Local {
+                    Via::Elsewhere
+                } else {
+                    Via::Gateway([10, 0, 0, n as u8].into())
+                };
+                let network =
+                    Cidr::new(address, prefix.min(if address.is_ipv4() { 32 } else { 128 })).unwrap();
+                routes.push(Route { network: network.network(), rank, via });
+            }
+            let table = Routes::new(routes.iter().copied());
+            let edges = routes.iter().flat_map(|route| {
+                let block = Block::of(*route);
+                [block.first.wrapping_sub(1), block.first, block.last, block.last.wrapping_add(1)]
+                    .map(|at| (block.ipv4, at))
+            });
+            for (ipv4, at) in edges.chain([(true, 0), (true, u128::MAX), (false, 0), (false, u128::MAX)]) {
+                let to = if ipv4 { IpAddr::V4((at as u32).into()) } else { IpAddr::V6(at.into()) };
+                assert_eq!(table.via(to), linear(&routes, to), "{round}: {to} of {routes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_prefix_the_lowest_metric_and_our_own_addresses_decide() {
+        let routes = Routes::new([
+            route("0.0.0.0/0", Rank::Metric(100), 9),
+            route("0.0.0.0/0", Rank::Metric(10), 1),
+            route("10.0.0.0/24", Rank::Metric(0), 0),
+            route("10.0.0.1/32", Rank::Local, 255),
+            route("10.1.0.0/16", Rank::Metric(0), 255),
+            route("10.1.9.0/24", Rank::Metric(0), 2),
+            route("127.0.0.0/8", Rank::Local, 255),
+            route("127.5.0.0/16", Rank::Metric(0), 3),
+            route("2001:db8::/32", Rank::Metric(0), 0),
+        ]);
+        let gateway = |n: u8| Via::Gateway([10, 0, 0, n].into());
+        for (to, expected) in [
+            ("0.0.0.0", gateway(1)),
+            ("9.255.255.255", gateway(1)),
+            ("10.0.0.0", Via::Link),
+            ("10.0.0.1", Via::Elsewhere),
+            ("10.0.0.2", Via::Link),
+            ("10.0.1.0", gateway(1)),
+            ("10.1.8.255", Via::Elsewhere),
+            ("10.1.9.77", gateway(2)),
+            ("10.1.10.0", Via::Elsewhere),
+            ("127.5.0.1", Via::Elsewhere),
+            ("223.255.255.255", gateway(1)),
+            ("224.0.0.1", Via::Elsewhere),
+            ("240.0.0.1", gateway(1)),
+            ("255.255.255.255", Via::Elsewhere),
+            ("2001:db8:ffff::1", Via::Link),
+            ("2001:db9::", Via::Elsewhere),
+            ("::ffff:10.0.0.2", Via::Elsewhere),
+            ("ff02::1", Via::Elsewhere),
+        ] {
+            assert_eq!(routes.via(to.parse().unwrap()), expected, "{to}");
+        }
+        assert_eq!(Routes::default().via([10, 0, 0, 1].into()), Via::Elsewhere);
+        assert_eq!(Routes::new([]).via([10, 0, 0, 1].into()), Via::Elsewhere);
+    }
+}
