@@ -74,6 +74,7 @@ drop_reasons! {
     FragmentOverflow = 39, "fragment_overflow", "Later fragment whose first one has not come in time, or beyond the room for fragments.";
     RxError = 40, "rx_error", "Damaged when it was received, as the device counts.";
     PeerGone = 41, "peer_gone", "Sent into memory shared with a peer that ended before it took the packet.";
+    WorkerQueueFull = 42, "worker_queue_full", "Of a session of another worker, which takes packets slower than they come.";
 }
 
 impl DropReason {

@@ -8,7 +8,8 @@
 //! A [`Graph`] says what happens to packets: a UPF's sessions, a relay's tunnels, a switch's rules. It is compiled for
 //! its node, so that a packet costs no call through a pointer; a vector of up to 64 packets costs one. A [`Worker`] is a
 //! thread that receives vectors from its interfaces, runs them through its own instance of the graph, and sleeps when
-//! nothing comes. Workers share nothing here; what their graphs share (tables, counters) is the graphs' own business.
+//! nothing comes. Workers may hand packets over to each other by rings ([`pktio::crossing`]), without a copy and in order, so that
+//! all packets of a session are one worker's; what else their graphs share (tables, counters) is the graphs' own business.
 //!
 //! Interfaces have numbers, the positions of their ports in [`Ports`]. What a number means is up to the graph.
 //!
@@ -25,11 +26,11 @@ pub mod worker;
 use std::sync::Arc;
 
 use pktio::poll::Waker;
-use pktio::{Pool, Port, Vector};
+use pktio::{Pool, Port, VECTOR, Vector};
 
 pub use nodes::{Node, NodeCounts, NodeTotals, Stopwatch};
 pub use outputs::Outputs;
-pub use worker::Worker;
+pub use worker::{Plan, Shared, Worker};
 
 /// The ports of a worker, by number of the interface.
 pub type Ports = Vec<Box<dyn Port>>;
@@ -50,6 +51,19 @@ pub trait Graph: Send {
     fn turn(&mut self, now_ns: u64, ports: &mut Ports) -> Option<u64> {
         let _ = (now_ns, ports);
         None
+    }
+
+    /// For packets that any of `workers` workers may have received: writes the number of the worker that each packet of
+    /// `vector` belongs to into its place of `owners`, where this worker's own number is so far. Packets that must stay in
+    /// order need the same owner.
+    fn owners(&self, input: usize, vector: &Vector, workers: usize, owners: &mut [u8; VECTOR]) {
+        let _ = (input, vector, workers, owners);
+    }
+
+    /// `packets` packets that the interface with number `input` has received were dropped, because their owner takes
+    /// packets slower than they come.
+    fn crowded_out(&mut self, input: usize, packets: usize) {
+        let _ = (input, packets);
     }
 
     /// Makes the graph ready for the next vector after a panic, which cost `lost` packets.

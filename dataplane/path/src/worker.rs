@@ -4,6 +4,9 @@
 //! input has packets, somebody [wakes](pktio::poll::Waker) it, or its graph's next turn is due. Inputs that cannot wake
 //! a thread, such as DPDK's, are looked at between naps of [`NAP`].
 //!
+//! Workers may be connected ([`pktio::crossing`]): each then gives the packets that belong to others ([`Graph::owners`]) to
+//! these, and processes what they give to it like packets of its own inputs.
+//!
 //! A worker ends only when it is told to, as otherwise the packets of a direction would be lost silently. A
 //! panic costs the current vector. An input with errors is not read for a while and then tried again.
 
@@ -14,8 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use pktio::Vector;
+use pktio::crossing::{Crossing, Parcel};
 use pktio::poll::{self, Poller, Waker};
+use pktio::{VECTOR, Vector};
 
 use crate::{Graph, Ports};
 
@@ -78,6 +82,28 @@ impl Patience {
     }
 }
 
+/// How a worker runs.
+pub struct Plan {
+    /// Name of its thread.
+    pub name: String,
+    /// The core on which it stays; without one the system chooses.
+    pub core: Option<usize>,
+    /// Numbers of the interfaces that it serves.
+    pub inputs: Vec<usize>,
+    /// Most time that it polls before it sleeps.
+    pub poll: Duration,
+    /// Its connection with other workers.
+    pub shared: Option<Shared>,
+}
+
+/// How a worker shares packets with others.
+pub struct Shared {
+    /// Its ends of the rings.
+    pub crossing: Crossing,
+    /// Numbers of the interfaces that receive packets of any worker. All packets of other interfaces are the receiver's own.
+    pub inputs: Vec<usize>,
+}
+
 /// A running worker.
 #[derive(Debug)]
 pub struct Worker {
@@ -98,21 +124,16 @@ impl Worker {
         inputs: Vec<usize>,
         poll: Duration,
     ) -> io::Result<Worker> {
-        Worker::start_on(None, name, graph, ports, inputs, poll)
+        let plan = Plan { name: name.to_owned(), core: None, inputs, poll, shared: None };
+        Worker::start_as(plan, graph, ports)
     }
 
-    /// As [`Worker::start`], on the given core only.
+    /// As [`Worker::start`], with all that can be chosen.
     ///
     /// # Errors
-    /// As there; the thread may not use the core.
-    pub fn start_on<G: Graph + 'static>(
-        core: Option<usize>,
-        name: &str,
-        mut graph: G,
-        mut ports: Ports,
-        inputs: Vec<usize>,
-        poll: Duration,
-    ) -> io::Result<Worker> {
+    /// As there; the thread may not use its core.
+    pub fn start_as<G: Graph + 'static>(plan: Plan, mut graph: G, mut ports: Ports) -> io::Result<Worker> {
+        let Plan { name, core, inputs, poll, shared } = plan;
         if inputs.iter().any(|input| *input >= ports.len()) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -128,10 +149,27 @@ impl Worker {
         ports.iter_mut().for_each(|port| port.wake_with(&waker));
         let patience = Patience::new(poll);
         let input_errors = vec![InputErrors::default(); inputs.len()];
+        let crosses = |input| shared.as_ref().is_some_and(|shared| shared.inputs.contains(input));
+        let crosses = inputs.iter().map(crosses).collect();
+        let crossing = shared.map(|shared| shared.crossing);
+        if let Some(crossing) = &crossing {
+            crossing.wake_with(poller.waker());
+        }
         let stop_run = Arc::clone(&stop);
-        let run = Run { graph, ports, inputs, poller, stop: stop_run, patience, input_errors, failures: 0 };
+        let run = Run {
+            graph,
+            ports,
+            inputs,
+            crosses,
+            crossing,
+            poller,
+            stop: stop_run,
+            patience,
+            input_errors,
+            failures: 0,
+        };
         let (report, pinned) = std::sync::mpsc::channel();
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
             let pin = core.map_or(Ok(()), poll::stay_on);
             let may_run = pin.is_ok();
             let _ = report.send(pin);
@@ -165,6 +203,10 @@ struct Run<G> {
     graph: G,
     ports: Ports,
     inputs: Vec<usize>,
+    /// Whether the packets of each input may belong to other workers.
+    crosses: Vec<bool>,
+    /// The connection with these.
+    crossing: Option<Crossing>,
     poller: Poller,
     stop: Arc<AtomicBool>,
     patience: Patience,
@@ -189,6 +231,10 @@ impl<G: Graph> Run<G> {
             for at in 0..self.inputs.len() {
                 busy |= !self.is_suspended(at, last_poll_ns) && self.serve_input(at, &mut vector);
             }
+            busy |= self.serve_parcels();
+            if let Some(crossing) = &mut self.crossing {
+                crossing.flush(false);
+            }
             let now_ns = net::time::now_ns();
             last_poll_ns = now_ns;
             let turn = AssertUnwindSafe(|| self.graph.turn(now_ns, &mut self.ports));
@@ -209,7 +255,17 @@ impl<G: Graph> Run<G> {
                 std::hint::spin_loop();
                 continue;
             }
-            if let Err(error) = self.sleep(deaf, now_ns, next_turn_ns) {
+            if let Some(crossing) = &mut self.crossing {
+                crossing.flush(true);
+                if !crossing.may_sleep() {
+                    continue;
+                }
+            }
+            let slept = self.sleep(deaf, now_ns, next_turn_ns);
+            if let Some(crossing) = &self.crossing {
+                crossing.awake();
+            }
+            if let Err(error) = slept {
                 tracing::error!(%error, "a user plane worker cannot wait for packets; it looks for them");
                 net::time::sleep_thread(Duration::from_millis(1));
             }
@@ -256,7 +312,7 @@ impl<G: Graph> Run<G> {
     /// Serves one input; returns whether it had packets.
     fn serve_input(&mut self, at: usize, vector: &mut Vector) -> bool {
         let input = self.inputs[at];
-        match catch_unwind(AssertUnwindSafe(|| self.serve(input, vector))) {
+        match catch_unwind(AssertUnwindSafe(|| self.serve(at, vector))) {
             Ok(Ok(busy)) => {
                 if self.input_errors[at].in_a_row > 0 {
                     if self.input_errors[at].logged {
@@ -277,6 +333,24 @@ impl<G: Graph> Run<G> {
                 true
             }
         }
+    }
+
+    /// Processes parcels of other workers; returns whether there were any.
+    fn serve_parcels(&mut self) -> bool {
+        for round in 0..BUDGET {
+            let Some((from, mut parcel)) = self.crossing.as_mut().and_then(Crossing::receive) else {
+                return round > 0;
+            };
+            let Parcel { vector, input } = &mut parcel;
+            let process = || self.graph.process(*input, vector, net::time::now_ns(), &mut self.ports);
+            if catch_unwind(AssertUnwindSafe(process)).is_err() {
+                self.failed(vector);
+            }
+            if let Some(crossing) = &mut self.crossing {
+                crossing.done(from, parcel);
+            }
+        }
+        true
     }
 
     /// Notes an error of an input; after many in a row the input is not read for a while.
@@ -312,19 +386,38 @@ impl<G: Graph> Run<G> {
         }
     }
 
-    fn serve(&mut self, input: usize, vector: &mut Vector) -> io::Result<bool> {
+    fn serve(&mut self, at: usize, vector: &mut Vector) -> io::Result<bool> {
+        let input = self.inputs[at];
         for round in 0..BUDGET {
             let received = self.ports[input].receive(vector)?;
             if received == 0 {
                 return Ok(round > 0);
             }
-            self.graph.process(input, vector, net::time::now_ns(), &mut self.ports);
+            if self.crosses[at] {
+                self.distribute(input, vector);
+            }
+            if !vector.is_empty() {
+                self.graph.process(input, vector, net::time::now_ns(), &mut self.ports);
+            }
             vector.clear();
             if received < vector.capacity() {
                 break;
             }
         }
         Ok(true)
+    }
+
+    /// Gives the packets of other workers to these. This worker's own ones stay in the vector.
+    #[inline]
+    fn distribute(&mut self, input: usize, vector: &mut Vector) {
+        let Some(crossing) = &mut self.crossing else { return };
+        let mut owners = [crossing.own() as u8; VECTOR];
+        self.graph.owners(input, vector, crossing.workers(), &mut owners);
+        let dropped = crossing.distribute(vector, input, &owners);
+        crossing.flush(false);
+        if dropped > 0 {
+            self.graph.crowded_out(input, dropped);
+        }
     }
 }
 

@@ -10,7 +10,8 @@
 //! The kernel's super-packets never enter a vector: [`offload`] cuts them into frames with whole checksums, and joins
 //! frames that are sent.
 //!
-//! Frames that a backend receives stay in its memory and are lent to the vector ([`frame`]). The feature `dpdk`
+//! Frames that a backend receives stay in its memory and are lent to the vector ([`frame`]); they also stay there when they
+//! cross from worker to worker ([`crossing`]). The feature `dpdk`
 //! adds the module `dpdk`: ports of any of its drivers, and its classifier as a contender in benchmarks.
 //!
 //! [`poll::Poller`] lets a worker thread sleep until a port has packets or someone wakes it, and
@@ -22,6 +23,7 @@
 pub mod af_xdp;
 pub mod bpf;
 pub mod capture;
+pub mod crossing;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod frame;

@@ -293,6 +293,44 @@ impl Vector {
         self.lent = true;
     }
 
+    /// The pool of the frames.
+    pub(crate) fn pool(&self) -> &Arc<dyn Pool> {
+        self.guest.as_ref().filter(|_| self.lent).unwrap_or(&self.home)
+    }
+
+    /// Keeps the packets for which `keep` says so, in their order; the others are forgotten. `keep` gets the pool of the
+    /// frames and a packet's position, frame and peer. It may take the frame out, for a vector that
+    /// [adopts](Vector::adopt) it.
+    #[inline]
+    pub(crate) fn give_away(
+        &mut self,
+        mut keep: impl FnMut(&Arc<dyn Pool>, usize, &mut Frame, SocketAddr) -> bool,
+    ) {
+        let pool = self.guest.as_ref().filter(|_| self.lent).unwrap_or(&self.home);
+        let mut kept = 0;
+        for at in 0..self.len {
+            if keep(pool, at, &mut self.frames[at], self.peers[at]) {
+                if kept != at {
+                    self.frames.swap(kept, at);
+                    self.peers[kept] = self.peers[at];
+                }
+                kept += 1;
+            }
+        }
+        self.len = kept;
+        self.gaps |= !self.lent;
+    }
+
+    /// Adds a packet with its frame, which is of the pool that [`Vector::begin_lent`] has named. The vector has room.
+    #[inline]
+    pub(crate) fn adopt(&mut self, frame: &mut Frame, peer: SocketAddr) {
+        debug_assert!(self.lent && self.len < self.capacity);
+        let at = self.len;
+        self.frames[at] = std::mem::replace(frame, Frame::GONE);
+        self.peers[at] = peer;
+        (self.len, self.drawn) = (at + 1, at + 1);
+    }
+
     /// Adds a frame, of the pool that [`Vector::begin_lent`] has named, or of the pool that draws.
     ///
     /// # Safety

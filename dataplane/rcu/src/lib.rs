@@ -19,12 +19,17 @@
 //! guard. Replaced data is freed or overwritten by the one [`Writer`] of an arena, or dropped by a [`Bin`],
 //! only after a ticket taken after the replacement has passed. Lines of counters are atomics that anybody may
 //! change; their memory stays as long as the lines do, also when somebody else provides it (`lines.rs`).
+//!
+//! Besides, it has what workers exchange packets with: a queue from one thread to another ([`ring()`]), and whether a thread
+//! that sleeps must be woken ([`Sleep`]).
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod cells;
 mod chunks;
 mod grace;
 mod lines;
+mod ring;
+mod sleep;
 
 use std::marker::PhantomData;
 use std::ptr::null_mut;
@@ -35,19 +40,37 @@ pub use cells::Cells;
 use chunks::{CHUNK_BYTES, CHUNKS, Chunks, prefetch};
 pub use grace::{Domain, Guard, Queue, Reader, SOURCES, Source, Ticket, TooManySources};
 pub use lines::{Line, Lines, Memory, Region, RegionError};
+pub use ring::{Consumer, Producer, ring};
+pub use sleep::Sleep;
 use sync::{Arc, AtomicPtr, Ordering};
 
 /// The types that the model checker replaces. Only tests see `loom`.
 #[cfg(all(loom, test))]
 mod sync {
-    pub use loom::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+    pub use loom::cell::UnsafeCell;
+    pub use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
     pub use loom::sync::{Arc, Mutex};
 }
 
 #[cfg(not(all(loom, test)))]
 mod sync {
-    pub use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+    pub use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
     pub use std::sync::{Arc, Mutex};
+
+    /// A place that threads use in turn, with the interface of the model checker's.
+    #[derive(Debug)]
+    pub struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+    impl<T> UnsafeCell<T> {
+        pub fn new(value: T) -> UnsafeCell<T> {
+            UnsafeCell(std::cell::UnsafeCell::new(value))
+        }
+
+        #[inline(always)]
+        pub fn with_mut<R>(&self, change: impl FnOnce(*mut T) -> R) -> R {
+            change(self.0.get())
+        }
+    }
 }
 
 /// Old values of [`Cell`]s that wait to be dropped.

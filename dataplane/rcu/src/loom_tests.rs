@@ -126,3 +126,48 @@ fn a_source_that_is_being_added_sees_what_is_published_or_is_waited_for() {
         thread.join().unwrap();
     });
 }
+
+/// What is taken is what was put, in order; what is left when both ends are gone is dropped.
+#[test]
+fn a_ring_keeps_order_and_drops_what_nobody_takes() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let items = [Arc::new(0), Arc::new(1), Arc::new(2)];
+        let (mut producer, mut consumer) = ring(2);
+        let thread = {
+            let items = items.clone();
+            loom::thread::spawn(move || items.map(|item| producer.put(item).is_ok()))
+        };
+        let taken = [consumer.take(), consumer.take()].map(|item| item.map(|item| *item));
+        assert!(matches!(taken, [None, None | Some(0)] | [Some(0), None | Some(1)]), "{taken:?}");
+        drop(consumer);
+        thread.join().unwrap();
+        assert!(items.iter().all(|item| Arc::strong_count(item) == 1));
+    });
+}
+
+/// A thread that sleeps until it is woken sees what was put, or is woken.
+#[test]
+fn nothing_is_slept_through() {
+    loom::model(|| {
+        let (sleep, (mut producer, mut consumer)) = (Arc::new(Sleep::default()), ring::<u32>(1));
+        let woken = Arc::new(sync::AtomicBool::new(false));
+        let thread = {
+            let (sleep, woken) = (Arc::clone(&sleep), Arc::clone(&woken));
+            loom::thread::spawn(move || {
+                assert!(producer.put(7).is_ok());
+                if sleep.needs_waking() {
+                    woken.store(true, Ordering::Release);
+                }
+            })
+        };
+        sleep.begin();
+        let seen = consumer.is_ready();
+        if seen {
+            sleep.end();
+        }
+        thread.join().unwrap();
+        assert!(seen || woken.load(Ordering::Acquire), "asleep for ever");
+    });
+}

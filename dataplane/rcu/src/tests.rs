@@ -374,3 +374,33 @@ fn unsuitable_memory_becomes_no_region() {
     let more = lines.add_region(Box::new(Borrowed::new(Lines::CHUNK, 64)));
     assert_eq!(more, Err(RegionError::TooMany));
 }
+
+#[test]
+fn a_ring_is_bounded_and_keeps_order() {
+    let (mut producer, mut consumer) = ring(3);
+    assert!(producer.is_drained() && !consumer.is_ready());
+    for n in 0..4 {
+        assert_eq!(producer.put(n), Ok(()), "a power of two");
+    }
+    assert_eq!(producer.put(9), Err(9));
+    assert!(consumer.is_ready() && !producer.is_drained());
+    assert_eq!((consumer.take(), consumer.take()), (Some(0), Some(1)));
+    // Far beyond the capacity, in portions of all sizes.
+    let (mut next, mut sent) = (2, 4);
+    for round in 0..1000 {
+        for _ in 0..round % 5 {
+            sent += i32::from(producer.put(sent).is_ok());
+        }
+        for _ in 0..round % 3 {
+            if let Some(n) = consumer.take() {
+                assert_eq!(n, next);
+                next += 1;
+            }
+        }
+    }
+    assert!(next > 800, "{next}");
+    while consumer.take().is_some() {}
+    assert!(producer.is_drained());
+    drop(consumer);
+    assert_eq!(producer.put(7), Err(7), "nobody takes it");
+}

@@ -67,6 +67,7 @@ pub const NODES: [Node; WAYS] = [
             Reason::RxNoBuffer,
             Reason::RxError,
             Reason::N3NotServed,
+            Reason::WorkerQueueFull,
             Reason::WorkerFailed,
         ],
     },
