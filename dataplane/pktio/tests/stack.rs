@@ -12,6 +12,7 @@ use packet::transport::build_udp;
 use packet::{ipv4, ipv6, protocol};
 use pktio::af_xdp::{AfXdpPort, Interface, Memory, Options};
 use pktio::bpf::filter::Select;
+use pktio::memory::{self, MemoryPort};
 use pktio::poll::Poller;
 use pktio::stack::Neighbours;
 use pktio::stack::ip::IpStack;
@@ -20,7 +21,7 @@ use pktio::stack::raw::RawPort;
 use pktio::stack::resolver::Resolver;
 use pktio::stack::udp::UdpStack;
 use pktio::udp::UdpPort;
-use pktio::{FrameMut, FramePort, Port, Vector};
+use pktio::{FrameMut, FramePort, Port, Sent, Vector};
 use telemetry::DropReason;
 
 /// Two namespaces with a veth pair `up0`–`peer0`. The peer has 10.0.0.2, fd00::2 and, behind it, 198.51.100.1 and
@@ -102,7 +103,7 @@ fn until(port: &mut impl Port, batch: &mut Vector, mut wanted: impl FnMut(FrameM
     panic!("it did not come");
 }
 
-fn send(port: &mut impl Port, payload: &[u8], to: SocketAddr, tos: u8) -> pktio::Sent {
+fn send(port: &mut impl Port, payload: &[u8], to: SocketAddr, tos: u8) -> Sent {
     let mut batch = Vector::new(1, 9000);
     assert!(batch.push(payload, to));
     batch.frame_mut(0).set_tos(tos);
@@ -162,7 +163,7 @@ impl Port for Counted {
         self.0.receive(batch)
     }
 
-    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> pktio::Sent {
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         self.1.fetch_add(selected.len(), Relaxed);
         self.0.transmit(batch, selected)
     }
@@ -350,4 +351,103 @@ fn packets_to_a_silent_neighbour_are_bounded_and_counted() {
         }
     }
     panic!("{lost} of 32 were counted");
+}
+
+/// One of several queues of an interface.
+struct Queue(MemoryPort);
+
+impl Port for Queue {
+    fn receive(&mut self, batch: &mut Vector) -> std::io::Result<usize> {
+        self.0.receive(batch)
+    }
+
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
+        self.0.transmit(batch, selected)
+    }
+
+    fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl FramePort for Queue {
+    fn mac(&self) -> packet::ethernet::Mac {
+        [2, 0, 0, 0, 0, 1]
+    }
+
+    fn mtu(&self) -> usize {
+        1500
+    }
+}
+
+/// Two workers with a queue each: one asks, the answer comes to the other, and both send what waited, in order.
+#[test]
+fn workers_share_the_neighbours_of_an_interface() {
+    const NEIGHBOUR: [u8; 6] = [2, 0, 0, 0, 0, 9];
+    let resolver = Resolver::new(&[cidr("10.0.0.1/24")], &[]);
+    let stack = |resolver| {
+        let (port, wire) = memory::pair(100);
+        (IpStack::new(Queue(port), None, Neighbours::Own(Box::new(resolver))).unwrap(), wire)
+    };
+    let ((mut one, one_wire), (mut other, other_wire)) = (stack(resolver.share()), stack(resolver));
+    let to = |host: u8| ip_packet("10.45.0.1:1".parse().unwrap(), ([10, 0, 0, host], 1).into(), &[host]);
+    let give = |stack: &mut IpStack<Queue>, payload: u8, host: u8| {
+        let mut batch = Vector::new(1, 2000);
+        let mut packet = to(host);
+        *packet.last_mut().unwrap() = payload;
+        assert!(batch.push(&packet, "0.0.0.0:0".parse().unwrap()));
+        let sent = stack.transmit(&mut batch, &[0]);
+        assert_eq!(sent.packets, 1, "{sent:?}");
+    };
+    let taken =
+        |wire: &memory::Wire| -> Vec<Vec<u8>> { wire.take().into_iter().map(|(frame, _)| frame).collect() };
+    let answer = |host: u8| {
+        let mut frame = vec![2, 0, 0, 0, 0, 1];
+        frame.extend_from_slice(&NEIGHBOUR);
+        frame.extend_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]);
+        frame.extend_from_slice(&NEIGHBOUR);
+        frame.extend_from_slice(&[10, 0, 0, host, 2, 0, 0, 0, 0, 1, 10, 0, 0, 1]);
+        frame
+    };
+    let payloads = |frames: &[Vec<u8>]| -> Vec<u8> {
+        assert!(frames.iter().all(|frame| frame[..6] == NEIGHBOUR), "{frames:?}");
+        frames.iter().map(|frame| *frame.last().unwrap()).collect()
+    };
+    let mut batch = Vector::new(64, 2000);
+    for host in [2, 3] {
+        (1..4).for_each(|n| give(&mut one, n, host));
+        (11..13).for_each(|n| give(&mut other, n, host));
+        let asked = taken(&one_wire);
+        assert!(asked.len() == 1 && asked[0][12..14] == [8, 6], "one question: {asked:?}");
+        assert!(taken(&other_wire).is_empty(), "nobody asks twice");
+        assert!(one.unsent() && other.unsent(), "they look for an answer to the other one");
+        other_wire.inject(&answer(host), "0.0.0.0:0".parse().unwrap());
+        assert_eq!(other.receive(&mut batch).unwrap(), 0);
+        assert_eq!(payloads(&taken(&other_wire)), [11, 12]);
+        // What has waited goes first, also when nothing was received meanwhile.
+        if host == 2 {
+            assert_eq!(one.receive(&mut batch).unwrap(), 0);
+        }
+        give(&mut one, 4, host);
+        assert_eq!(payloads(&taken(&one_wire)), [1, 2, 3, 4]);
+        assert!(!one.unsent() && !other.unsent());
+    }
+    // Nobody answers: each counts what it has kept.
+    give(&mut one, 1, 4);
+    (0..2).for_each(|n| give(&mut other, n, 4));
+    for _ in 0..3 {
+        net::time::sleep_thread(Duration::from_millis(1100));
+        give(&mut one, 1, 2);
+    }
+    net::time::sleep_thread(Duration::from_millis(1100));
+    give(&mut one, 1, 2);
+    for (stack, lost) in [(&mut one, 1), (&mut other, 2)] {
+        stack.receive(&mut batch).unwrap();
+        let mut counted = 0;
+        stack.losses(&mut |reason, count| {
+            assert_eq!(reason, DropReason::NeighbourUnresolved);
+            counted += count;
+        });
+        assert_eq!(counted, lost);
+    }
 }

@@ -210,7 +210,11 @@ impl<F: FramePort> Core<F> {
                 reader.refresh();
                 self.link.mac = reader.mac().unwrap_or(self.link.mac);
             }
-            Neighbours::Own(resolver) => resolver.refresh(),
+            Neighbours::Own(resolver) => {
+                resolver.refresh();
+                // What has waited goes first.
+                resolver.flush(&self.link, &mut self.frames);
+            }
         }
     }
 
@@ -312,7 +316,7 @@ impl<F: FramePort> Core<F> {
     }
 
     fn unsent(&self) -> bool {
-        self.frames.unsent() || matches!(&self.neighbours, Neighbours::Own(resolver) if resolver.asks())
+        self.frames.unsent() || matches!(&self.neighbours, Neighbours::Own(resolver) if resolver.waits())
     }
 
     fn losses(&mut self, count: &mut dyn FnMut(DropReason, usize)) {
@@ -343,7 +347,7 @@ impl Neighbours {
     fn number_of(&self, endpoint: (SocketAddr, Option<u16>)) -> Option<u16> {
         match self {
             Neighbours::Kernel(reader, _) => reader.number_of(endpoint),
-            // Nobody else has this one.
+            // Nobody else has this one but workers of the same interface.
             Neighbours::Own(_) => Some(0),
         }
     }
@@ -362,6 +366,12 @@ impl Neighbours {
             Neighbours::Own(resolver) => resolver.hold(to, frame),
             Neighbours::Kernel(..) => false,
         }
+    }
+
+    /// Whether packets wait for a next hop. Others must not pass them.
+    #[inline]
+    fn waits(&self) -> bool {
+        matches!(self, Neighbours::Own(resolver) if resolver.waits())
     }
 
     /// Whether packets to an address are for the stack itself: our own, or a group's.

@@ -6,11 +6,17 @@
 //! kept is bounded in every direction: a neighbour is only learnt when it was asked for or talks to one of our
 //! addresses.
 //!
-//! When a neighbour in use has another address, or is forgotten, headers have to be made anew: the resolver takes a new
-//! version.
+//! The workers of an interface share the neighbours ([`Resolver::share`]), whichever queue an answer comes to. Each keeps its
+//! own waiting packets, and copies of the neighbours that it sends to. It looks into the shared table, which has a lock, for
+//! others only.
+//!
+//! When a neighbour in use has another address, or is forgotten, headers have to be made anew: the table gets a new
+//! version, and the copies are forgotten.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use net::link::Cidr;
@@ -59,22 +65,49 @@ struct Known {
     asked: u32,
 }
 
+/// A neighbour that has been asked and has not answered.
 #[derive(Debug)]
 struct Pending {
     asked: Instant,
     tries: u32,
-    held: Vec<Box<[u8]>>,
 }
 
-/// Addresses, gateways and neighbours of an interface of our own; see the module.
+/// What the workers of an interface share.
 #[derive(Debug)]
-pub struct Resolver {
+struct Shared {
     addresses: Vec<Cidr>,
     routes: Routes,
-    known: Hosts<Known>,
     /// Of the headers made with what is known.
-    version: Version,
+    version: AtomicU64,
+    /// Changes of the table so far, and one.
+    changes: AtomicU64,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    known: Hosts<Known>,
     pending: HashMap<IpAddr, Pending>,
+    next_look: Instant,
+}
+
+impl Shared {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Addresses, gateways and neighbours of an interface of our own, for one worker; see the module.
+#[derive(Debug)]
+pub struct Resolver {
+    shared: Arc<Shared>,
+    /// The version of `near`.
+    version: Version,
+    /// Neighbours to which this worker sends.
+    near: Hosts<Mac>,
+    /// Frames that wait for a neighbour, by its address, and the changes of the table that they have seen.
+    held: HashMap<IpAddr, Vec<Box<[u8]>>>,
+    seen: u64,
     /// Questions and answers to be sent: the frame without link header, with its destination.
     out: Vec<(Mac, u16, Vec<u8>)>,
     /// Held frames whose neighbour has answered: the Ethernet destination is filled in.
@@ -89,27 +122,43 @@ impl Resolver {
     /// For an interface with `addresses`, each with the prefix of its link; what is on no link goes to the gateway
     /// of its family.
     pub fn new(addresses: &[Cidr], gateways: &[IpAddr]) -> Resolver {
-        Resolver {
+        let (known, pending) = (Hosts::default(), HashMap::new());
+        Resolver::of(Arc::new(Shared {
             addresses: addresses.to_vec(),
             routes: routes(addresses, gateways),
-            known: Hosts::default(),
-            version: new_version(),
-            pending: HashMap::new(),
+            version: AtomicU64::new(new_version()),
+            changes: AtomicU64::new(1),
+            table: Mutex::new(Table { known, pending, next_look: net::time::now_std() }),
+        }))
+    }
+
+    /// The same interface, for another worker.
+    pub fn share(&self) -> Resolver {
+        Resolver::of(Arc::clone(&self.shared))
+    }
+
+    fn of(shared: Arc<Shared>) -> Resolver {
+        Resolver {
+            version: shared.version.load(Ordering::Acquire),
+            near: Hosts::default(),
+            held: HashMap::new(),
+            seen: 0,
             out: Vec::new(),
             released: Vec::new(),
             batch: Vector::new(64, FRAME),
             next_look: net::time::now_std(),
             lost: 0,
+            shared,
         }
     }
 
     pub(super) fn is_ours(&self, address: IpAddr) -> bool {
-        self.addresses.iter().any(|own| own.address() == address)
+        self.shared.addresses.iter().any(|own| own.address() == address)
     }
 
     /// Our address of a family.
     fn source(&self, ipv6: bool) -> Option<IpAddr> {
-        self.addresses.iter().map(Cidr::address).find(|address| address.is_ipv6() == ipv6)
+        self.shared.addresses.iter().map(Cidr::address).find(|address| address.is_ipv6() == ipv6)
     }
 
     pub(super) fn version(&self) -> Version {
@@ -119,7 +168,7 @@ impl Resolver {
     /// The neighbour that a packet goes to.
     #[inline]
     fn hop(&self, to: IpAddr) -> Option<IpAddr> {
-        match self.routes.via(to) {
+        match self.shared.routes.via(to) {
             Via::Link => Some(to),
             Via::Gateway(gateway) => Some(gateway),
             Via::Elsewhere => None,
@@ -129,9 +178,23 @@ impl Resolver {
     #[inline]
     pub(super) fn next_hop(&mut self, to: IpAddr) -> NextHop {
         let Some(hop) = self.hop(to) else { return NextHop::Elsewhere };
-        match self.known.get_mut(&hop) {
+        match self.near.get(&hop) {
+            Some(mac) => NextHop::Mac(*mac),
+            None => self.look_up(hop),
+        }
+    }
+
+    /// Looks for a neighbour in the shared table.
+    #[cold]
+    fn look_up(&mut self, hop: IpAddr) -> NextHop {
+        if self.held.contains_key(&hop) {
+            // Another worker may know it by now; frames that wait go first.
+            return NextHop::Unknown;
+        }
+        match self.shared.table().known.get_mut(&hop) {
             Some(known) => {
                 known.used = true;
+                self.near.insert(hop, known.mac);
                 NextHop::Mac(known.mac)
             }
             None => NextHop::Unknown,
@@ -141,25 +204,56 @@ impl Resolver {
     /// Keeps a frame until its neighbour answers; `false` when too many wait.
     pub(super) fn hold(&mut self, to: IpAddr, frame: &[u8]) -> bool {
         let Some(hop) = self.hop(to) else { return false };
-        if !self.pending.contains_key(&hop) {
-            if self.pending.len() >= MAX_PENDING {
-                return false;
+        if !self.held.contains_key(&hop) {
+            let shared = Arc::clone(&self.shared);
+            let mut table = shared.table();
+            if !table.known.contains_key(&hop) && !table.pending.contains_key(&hop) {
+                if table.pending.len() >= MAX_PENDING {
+                    return false;
+                }
+                table.pending.insert(hop, Pending { asked: net::time::now_std(), tries: 1 });
+                self.ask(hop);
             }
-            self.ask(hop);
-            let asked = net::time::now_std();
-            self.pending.insert(hop, Pending { asked, tries: 1, held: Vec::new() });
+            // If it is known by now, they are released at once.
+            self.seen = 0;
         }
-        let Some(pending) = self.pending.get_mut(&hop) else { return false };
-        let room = pending.held.len() < MAX_HELD && frame.len() <= FRAME;
+        let held = self.held.entry(hop).or_default();
+        let room = held.len() < MAX_HELD && frame.len() <= FRAME;
         if room {
-            pending.held.push(frame.into());
+            held.push(frame.into());
         }
         room
     }
 
-    /// Whether a neighbour has been asked and has not answered: the question may have to be repeated.
-    pub(super) fn asks(&self) -> bool {
-        !self.pending.is_empty()
+    /// Whether frames wait for a neighbour, whose answer may come to another worker, and which may have to be asked again.
+    #[inline]
+    pub(super) fn waits(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// After a change of the table: releases the frames of neighbours that are known by now, and drops those of neighbours
+    /// that have not answered.
+    fn release(&mut self) {
+        let changes = self.shared.changes.load(Ordering::Acquire);
+        if self.held.is_empty() || self.seen == changes {
+            return;
+        }
+        self.seen = changes;
+        let (table, released, lost) = (self.shared.table(), &mut self.released, &mut self.lost);
+        self.held.retain(|hop, frames| {
+            if let Some(known) = table.known.get(hop) {
+                for mut frame in frames.drain(..) {
+                    frame[..6].copy_from_slice(&known.mac);
+                    released.push(frame);
+                }
+                return false;
+            }
+            let waits = table.pending.contains_key(hop);
+            if !waits {
+                *lost += frames.len();
+            }
+            waits
+        });
     }
 
     fn push(&mut self, to: Mac, ethertype: u16, packet: Vec<u8>) {
@@ -189,29 +283,44 @@ impl Resolver {
         }
     }
 
-    /// Repeats questions and forgets neighbours; once per batch, of which most have nothing to do.
+    /// Follows the table, repeats questions and forgets neighbours; once per batch, of which most have nothing to do.
     pub(super) fn refresh(&mut self) {
+        let version = self.shared.version.load(Ordering::Acquire);
+        if version != self.version {
+            self.version = version;
+            self.near.clear();
+        }
         let now = net::time::now_std();
-        if now < self.next_look {
+        if now >= self.next_look {
+            self.next_look = now + ASK_EVERY;
+            self.look(now);
+        }
+        self.release();
+    }
+
+    /// Once a second one of the workers repeats questions and forgets neighbours.
+    #[cold]
+    fn look(&mut self, now: Instant) {
+        let shared = Arc::clone(&self.shared);
+        let mut table = shared.table();
+        if now < table.next_look {
             return;
         }
-        self.next_look = now + ASK_EVERY;
-        let mut ask = Vec::new();
-        let lost = &mut self.lost;
-        self.pending.retain(|hop, pending| {
+        table.next_look = now + ASK_EVERY;
+        let (mut changed, mut forgotten) = (false, false);
+        table.pending.retain(|hop, pending| {
             if now.duration_since(pending.asked) < ASK_EVERY {
                 return true;
             }
             if pending.tries == TRIES {
-                *lost += pending.held.len();
+                changed = true;
                 return false;
             }
             (pending.asked, pending.tries) = (now, pending.tries + 1);
-            ask.push(*hop);
+            self.ask(*hop);
             true
         });
-        let mut forgotten = false;
-        self.known.retain(|hop, known| {
+        table.known.retain(|hop, known| {
             if now.duration_since(known.confirmed) < CONFIRM_AFTER {
                 return true;
             }
@@ -220,30 +329,34 @@ impl Resolver {
                 return false;
             }
             known.asked += 1;
-            ask.push(*hop);
+            self.ask(*hop);
             true
         });
+        drop(table);
         if forgotten {
-            self.version = new_version();
+            shared.version.store(new_version(), Ordering::Release);
         }
-        ask.into_iter().for_each(|hop| self.ask(hop));
+        if changed {
+            shared.changes.fetch_add(1, Ordering::Release);
+        }
     }
 
     /// `address` is at `mac`. Learnt if it was asked for, is known, or has just `asked` for us.
     fn learn(&mut self, address: IpAddr, mac: Mac, asked: bool) {
-        let pending = self.pending.remove(&address);
-        let wanted = pending.is_some() || self.known.contains_key(&address);
-        if mac[0] & 1 != 0 || (!wanted && (!asked || self.known.len() >= MAX_KNOWN)) {
-            return;
+        let shared = Arc::clone(&self.shared);
+        let mut table = shared.table();
+        let pending = table.pending.remove(&address).is_some();
+        let used = pending || table.known.contains_key(&address);
+        if mac[0] & 1 == 0 && (used || (asked && table.known.len() < MAX_KNOWN)) {
+            let known = Known { mac, confirmed: net::time::now_std(), used, asked: 0 };
+            if table.known.insert(address, known).is_some_and(|last| last.used && last.mac != mac) {
+                shared.version.store(new_version(), Ordering::Release);
+            }
         }
-        for mut frame in pending.into_iter().flat_map(|pending| pending.held) {
-            frame[..6].copy_from_slice(&mac);
-            self.released.push(frame);
-        }
-        let used = wanted;
-        let known = Known { mac, confirmed: net::time::now_std(), used, asked: 0 };
-        if self.known.insert(address, known).is_some_and(|last| last.used && last.mac != mac) {
-            self.version = new_version();
+        drop(table);
+        if pending {
+            shared.changes.fetch_add(1, Ordering::Release);
+            self.release();
         }
     }
 

@@ -77,6 +77,7 @@ impl<F: FramePort> Port for UdpStack<F> {
             let entry = if number == 0 { None } else { peers.get(number) };
             if let Some(entry) = entry
                 && entry.header.version() == version
+                && !neighbours.waits()
             {
                 return if entry.header.put(buffer) { Prepared::Frame } else { Prepared::Error };
             }
