@@ -4,6 +4,7 @@
 //! command or setting to type, because most people give up on a core at "session up, no internet".
 
 mod memif;
+mod workers;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -83,7 +84,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                     let file = args.config.config.display();
                     findings.push(Finding::ok("configuration", format!("{file} is sound")));
                     findings.push(reached_by_ues(&config.upf));
-                    findings.push(workers(&config.upf.workers));
+                    findings.extend(workers::workers(&config.upf));
                     findings.extend(configured(&node));
                     findings.extend(memif::memifs(&config.upf));
                     findings.push(access_tokens(&config.sbi));
@@ -531,29 +532,6 @@ fn reached_by_ues(upf: &upf::Config) -> Finding {
     Finding::note(CHECK, opened.join("; "), advice)
 }
 
-/// Whether the user plane's workers can have the cores that they ask for.
-fn workers(workers: &upf::config::WorkersConfig) -> Finding {
-    const CHECK: &str = "workers";
-    if let Err(problem) = workers.check_cores() {
-        return Finding::problem(CHECK, format!("upf.workers.cores: {problem}"), "");
-    }
-    let there = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    match workers.count {
-        Some(count) if count as usize > there => Finding::note(
-            CHECK,
-            format!("{count} workers for {there} cores: they take turns, which delays packets"),
-            format!("upf.workers.count: {there}, or less"),
-        ),
-        Some(count) if workers.cores.is_empty() => {
-            let advice =
-                "upf.workers.cores gives each worker a core of its own; isolcpus= keeps others off it";
-            Finding::note(CHECK, format!("{count} workers on cores that the system chooses"), advice)
-        }
-        Some(_) => Finding::ok(CHECK, format!("on cores {:?}", workers.cores)),
-        None => Finding::ok(CHECK, "one for each direction, or for each queue of the backend"),
-    }
-}
-
 /// gNBs on other machines cannot reach a loopback address.
 fn n2_n3_reachable(endpoints: &[Endpoint]) -> Vec<Finding> {
     let local: Vec<String> = endpoints
@@ -643,22 +621,6 @@ mod tests {
         {
             assert_eq!(finding.verdict, Verdict::Ok);
         }
-    }
-
-    #[test]
-    fn workers_need_cores_that_exist() {
-        let config = |text: &str| workers(&serde_json::from_str(text).unwrap());
-        assert_eq!(config("{}").verdict, Verdict::Ok);
-        let missing = config(r#"{"count": 1, "cores": [100000]}"#);
-        assert_eq!(missing.verdict, Verdict::Problem);
-        assert!(
-            missing.detail.contains("core 100000") && missing.detail.contains("taskset"),
-            "{}",
-            missing.detail
-        );
-        let own = pktio::poll::cores().unwrap()[0];
-        assert_eq!(config(&format!(r#"{{"count": 1, "cores": [{own}]}}"#)).verdict, Verdict::Ok);
-        assert_eq!(config(r#"{"count": 256}"#).verdict, Verdict::Note);
     }
 
     #[test]

@@ -25,6 +25,7 @@ pub mod worker;
 
 use std::sync::Arc;
 
+use pktio::crossing::Crossed;
 use pktio::poll::Waker;
 use pktio::{Pool, Port, VECTOR, Vector};
 
@@ -60,9 +61,8 @@ pub trait Graph: Send {
         let _ = (input, vector, workers, owners);
     }
 
-    /// `packets` packets that the interface with number `input` has received were dropped, because their owner takes
-    /// packets slower than they come.
-    fn crowded_out(&mut self, input: usize, packets: usize) {
+    /// Packets that the interface with number `input` has received belong to other workers: what has become of them.
+    fn crossed(&mut self, input: usize, packets: Crossed) {
         let _ = (input, packets);
     }
 

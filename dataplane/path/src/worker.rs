@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use pktio::crossing::{Crossing, Parcel};
+use pktio::crossing::{Crossed, Crossing, Parcel};
 use pktio::poll::{self, Poller, Waker};
 use pktio::{VECTOR, Vector};
 
@@ -413,10 +413,10 @@ impl<G: Graph> Run<G> {
         let Some(crossing) = &mut self.crossing else { return };
         let mut owners = [crossing.own() as u8; VECTOR];
         self.graph.owners(input, vector, crossing.workers(), &mut owners);
-        let dropped = crossing.distribute(vector, input, &owners);
-        crossing.flush(false);
-        if dropped > 0 {
-            self.graph.crowded_out(input, dropped);
+        let crossed = crossing.distribute(vector, input, &owners);
+        if crossed != Crossed::default() {
+            crossing.flush(false);
+            self.graph.crossed(input, crossed);
         }
     }
 }

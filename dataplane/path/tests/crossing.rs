@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use net::time;
 use path::{Graph, Plan, Ports, Shared, Worker};
+use pktio::crossing::{self, Crossed};
 use pktio::memory::{self, Wire};
-use pktio::{Pool, Port, Sent, Slab, VECTOR, Vector, crossing};
+use pktio::{Pool, Port, Sent, Slab, VECTOR, Vector};
 
 const PACKET: usize = 256;
 /// The first octet of a packet at which the graph panics.
@@ -22,6 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// worker with that number modulo the number of workers.
 struct Flows {
     home: Arc<dyn Pool>,
+    crossed: Arc<AtomicUsize>,
     crowded_out: Arc<AtomicUsize>,
     lost: Arc<AtomicUsize>,
 }
@@ -46,8 +48,9 @@ impl Graph for Flows {
         }
     }
 
-    fn crowded_out(&mut self, _: usize, packets: usize) {
-        self.crowded_out.fetch_add(packets, Relaxed);
+    fn crossed(&mut self, _: usize, packets: Crossed) {
+        self.crossed.fetch_add(packets.given, Relaxed);
+        self.crowded_out.fetch_add(packets.dropped, Relaxed);
     }
 
     fn recover(&mut self, lost: usize) {
@@ -92,6 +95,7 @@ struct World {
     /// Of each worker: its inputs, and what it sends.
     wires: Vec<[Wire; 3]>,
     slabs: Vec<Arc<Slab>>,
+    crossed: Arc<AtomicUsize>,
     crowded_out: Arc<AtomicUsize>,
     lost: Arc<AtomicUsize>,
     /// By flow: packets given, packets seen.
@@ -103,7 +107,7 @@ struct World {
 impl World {
     /// `silent` workers have no inputs of their own and sleep at once.
     fn new(workers: usize, silent: bool) -> World {
-        let (crowded_out, lost) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let [crossed, crowded_out, lost] = [(); 3].map(|()| Arc::<AtomicUsize>::default());
         let chunks = crossing::frames(workers) + 4 * VECTOR;
         let slabs: Vec<_> = (0..workers).map(|_| Slab::new(chunks, PACKET)).collect();
         let (mut wires, mut running) = (Vec::new(), Vec::new());
@@ -117,7 +121,12 @@ impl World {
                 }
             }
             let home = Arc::clone(&slabs[number]) as Arc<dyn Pool>;
-            let graph = Flows { home, crowded_out: Arc::clone(&crowded_out), lost: Arc::clone(&lost) };
+            let graph = Flows {
+                home,
+                crossed: Arc::clone(&crossed),
+                crowded_out: Arc::clone(&crowded_out),
+                lost: Arc::clone(&lost),
+            };
             let plan = Plan {
                 name: format!("crossing-{number}"),
                 core: None,
@@ -128,7 +137,7 @@ impl World {
             running.push(Some(Worker::start_as(plan, graph, ports).unwrap()));
         }
         let (given, seen) = ([0; 256], [0; 256]);
-        World { workers: running, wires, slabs, crowded_out, lost, given, seen, random: 7 }
+        World { workers: running, wires, slabs, crossed, crowded_out, lost, given, seen, random: 7 }
     }
 
     fn random(&mut self, below: usize) -> usize {
@@ -206,6 +215,10 @@ fn packets_reach_their_owners_in_order() {
             world.take_until("a burst", count, false);
         }
         assert_eq!((world.crowded_out.load(Relaxed), world.lost.load(Relaxed)), (0, 0));
+        let given: u32 = world.given.iter().sum();
+        let own = |flow: &usize| flow / 3 % workers == flow % workers;
+        let own: u32 = (0..200).filter(own).map(|flow| world.given[flow]).sum();
+        assert_eq!(world.crossed.load(Relaxed), (given - own) as usize);
         world.end();
     }
 }

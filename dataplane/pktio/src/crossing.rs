@@ -8,7 +8,7 @@
 //! ```
 //! Each pair of workers has a fixed number of [`Parcel`]s for each direction. A parcel goes to the other worker as soon as
 //! that one has taken all earlier ones; until then it is filled further, so that small vectors do not use up the parcels.
-//! Without a free parcel packets are dropped ([`Crossing::distribute`] says how many). Frames stay in the memory that they
+//! Without a free parcel packets are dropped and counted ([`Crossed`]). Frames stay in the memory that they
 //! were received into, and the worker that received them returns them to their pool. When a worker ends, the parcels in its
 //! rings return their frames to the pools.
 //!
@@ -47,6 +47,15 @@ pub struct Parcel {
     pub input: usize,
 }
 
+/// What has become of the packets of other workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Crossed {
+    /// In parcels.
+    pub given: usize,
+    /// Dropped, because all parcels are on their way.
+    pub dropped: usize,
+}
+
 /// What workers know of each other.
 #[derive(Debug, Default)]
 struct Seat {
@@ -57,6 +66,7 @@ struct Seat {
 /// What one worker shares with one other.
 struct Way {
     /// Empty parcels.
+    #[allow(clippy::vec_box, reason = "vectors of 4 kB change hands by their addresses")]
     empty: Vec<Box<Vector>>,
     /// The parcels that are being filled: one for each pool and interface.
     open: Vec<Parcel>,
@@ -190,23 +200,27 @@ impl Crossing {
 
     /// Puts each packet of `vector`, received by the interface with number `input`, into the parcel for the worker that
     /// `owners` names for its position. This worker's own packets stay in the vector, in their order, as do those of
-    /// workers that do not exist. Returns how many packets were dropped because all parcels are on their way.
+    /// workers that do not exist.
     #[inline]
-    pub fn distribute(&mut self, vector: &mut Vector, input: usize, owners: &[u8; VECTOR]) -> usize {
+    pub fn distribute(&mut self, vector: &mut Vector, input: usize, owners: &[u8; VECTOR]) -> Crossed {
         let own = self.own as u8;
+        let mut crossed = Crossed::default();
         if owners[..vector.len()].iter().all(|owner| *owner == own) {
-            return 0;
+            return crossed;
         }
-        let (ways, mut dropped) = (&mut self.ways, 0);
+        let ways = &mut self.ways;
         vector.give_away(|pool, at, frame: &mut Frame, peer: SocketAddr| {
             let Some(Some(way)) = ways.get_mut(usize::from(owners[at])) else { return true };
             match way.parcel(pool, input) {
-                Some(parcel) => parcel.adopt(frame, peer),
-                None => dropped += 1,
+                Some(parcel) => {
+                    parcel.adopt(frame, peer);
+                    crossed.given += 1;
+                }
+                None => crossed.dropped += 1,
             }
             false
         });
-        dropped
+        crossed
     }
 
     /// Sends the parcels of workers that have nothing left to do, or those of all, and returns the frames of parcels that have
@@ -321,7 +335,9 @@ mod tests {
         for round in 0..100u8 {
             fill(&mut vector, round..round + 8);
             let owners = owners(&vector);
-            assert_eq!(all[0].distribute(&mut vector, usize::from(round % 3), &owners), 0);
+            let kept = (round..round + 8).filter(|n| n % 4 == 2).count();
+            let crossed = all[0].distribute(&mut vector, usize::from(round % 3), &owners);
+            assert_eq!(crossed, Crossed { given: 8 - kept, dropped: 0 });
             let wanted = |kept: fn(u8) -> bool| (round..round + 8).filter(|n| kept(*n)).collect::<Vec<_>>();
             assert_eq!(seen(&vector), wanted(|n| n % 4 == 2));
             all[0].flush(false);
@@ -353,7 +369,7 @@ mod tests {
                 given.push(next);
                 next += 1;
             }
-            let lost = all[0].distribute(&mut vector, 0, &[1; VECTOR]);
+            let lost = all[0].distribute(&mut vector, 0, &[1; VECTOR]).dropped;
             given.truncate(given.len() - lost);
             dropped += lost;
             all[0].flush(false);
@@ -383,7 +399,7 @@ mod tests {
         let mut all = connect(2);
         for (at, input) in [(0, 7), (0, 7), (1, 7), (1, 8), (0, 8)] {
             fill(&mut vectors[at], input..input + 2);
-            assert_eq!(all[0].distribute(&mut vectors[at], input.into(), &[1; VECTOR]), 0);
+            assert_eq!(all[0].distribute(&mut vectors[at], input.into(), &[1; VECTOR]).given, 2);
         }
         all[0].flush(true);
         let mut parcels = Vec::new();

@@ -84,9 +84,9 @@ fn default_restoration_s() -> u32 {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkersConfig {
-    /// Number of workers. Each serves all interfaces: those of the kernel by ownership of packets ([`pktio::owner`]),
-    /// others by their queues, of which there must be so many. By default there is a worker for each direction with the
-    /// kernel's ports, and otherwise one for each queue.
+    /// Number of workers. Each serves all interfaces and processes the packets that it owns ([`pktio::owner`]). Interfaces of
+    /// other backends than the kernel's need so many queues. By default there is a worker for each direction with the
+    /// kernel's ports, one for each queue with AF_XDP, and one with DPDK and memif.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
     /// The core of each worker; by default the system chooses.
@@ -465,12 +465,18 @@ impl Config {
         if !interfaces.tunnels().any(|interface| interface.role() != Role::N4u) {
             return Err(ConfigError::NoTunnels);
         }
-        let single = |own: &&Interface| matches!(own.config.backend, Access::Dpdk | Access::Memif);
-        if let (Some(2..), Some(own)) = (self.workers.count, interfaces.iter().find(single)) {
-            let backend = own.config.backend;
-            let reason =
-                format!("count must be 1 with {} of the backend {backend}, which has one queue", own.name());
-            return Err(ConfigError::Workers(reason));
+        if let Some(2..) = self.workers.count {
+            // How many rings a memif has is up to its peer, each time that it connects.
+            let single = |own: &&Interface| {
+                let device = own.config.device();
+                own.config.backend == Access::Memif
+                    || own.config.backend == Access::Dpdk && device.starts_with("net_memif")
+            };
+            if let Some(own) = interfaces.iter().find(single) {
+                let name = own.name();
+                let reason = format!("count must be 1 with {name}, as a memif has one pair of rings");
+                return Err(ConfigError::Workers(reason));
+            }
         }
         for (i, interface) in interfaces.iter().enumerate() {
             let refuse = |reason| ConfigError::Interface { place: interface.place.clone(), reason };

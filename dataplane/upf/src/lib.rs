@@ -52,6 +52,7 @@ use pipeline::Pipeline;
 use pipeline::guard::Guard;
 use pipeline::links::Links;
 use pktio::capture::Taps;
+use pktio::crossing;
 use ports::{PortError, WorkerPorts};
 use stats::WorkerStats;
 use tables::Tables;
@@ -155,7 +156,10 @@ pub async fn start_captured(config: Config, taps: Option<Taps>) -> Result<Upf, S
     let mut workers = Vec::new();
     let readers = |input| opened.workers.iter().filter(|worker| worker.inputs.contains(&input)).count();
     let shared = (0..interfaces.len()).any(|input| readers(input) > 1);
-    for (number, WorkerPorts { name, ports, inputs }) in opened.workers.into_iter().enumerate() {
+    let connected = opened.workers.iter().any(|worker| !worker.crossing.is_empty());
+    let mut crossings = crossing::connect(if connected { there } else { 0 }).into_iter();
+    for (number, worker) in opened.workers.into_iter().enumerate() {
+        let WorkerPorts { name, ports, inputs, crossing } = worker;
         let mut pipeline = Pipeline::new(
             number,
             Arc::clone(&tables),
@@ -170,8 +174,9 @@ pub async fn start_captured(config: Config, taps: Option<Taps>) -> Result<Upf, S
             pipeline.share_inputs();
         }
         let core = config.workers.cores.get(number).copied();
-        let worker =
-            Worker::start_on(core, &name, pipeline, ports, inputs, poll).map_err(StartError::Worker)?;
+        let shared = crossings.next().map(|ends| path::Shared { crossing: ends, inputs: crossing });
+        let plan = path::Plan { name, core, inputs, poll, shared };
+        let worker = Worker::start_as(plan, pipeline, ports).map_err(StartError::Worker)?;
         workers.push(worker);
     }
 

@@ -1,14 +1,15 @@
 //! Opens the configured ports of all workers.
 //!
 //! With the kernel's ports on all interfaces there are two workers, one for packets in tunnels and one for packets of
-//! data networks. With a backend that has queues, each worker serves a share of every such interface's queues and
-//! processes a packet from input to output; kernel ports are then read by the
-//! first worker and written by all. An interface that the kernel does not know (DPDK, memif) has one queue, so with one
-//! of these there is one worker.
+//! data networks. With a backend that has queues, each worker serves a share of every such interface's queues; kernel ports
+//! are then read by the first worker and written by all.
 //!
 //! With `upf.workers.count` each of so many workers serves all interfaces. Those of the kernel then have a socket or a
 //! queue for each worker, and the kernel gives a packet to its owner ([`pktio::owner`]): by TEID, or by the UE's address.
 //! TAP devices have one queue, which the first worker reads. See ADR 0024.
+//!
+//! The queues of AF_XDP and DPDK know nothing of owners: workers that share such interfaces give each other's packets to
+//! their owners by rings ([`pktio::crossing`]). A packet leaves through its owner's queue. See ADR 0026.
 
 mod af_xdp;
 #[cfg(feature = "dpdk")]
@@ -23,11 +24,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use pktio::Port;
 use pktio::af_xdp::{AfXdpError, Memory};
 use pktio::bpf::filter::Select;
 use pktio::capture::{Tap, Taps};
 use pktio::udp::{GroupError, UdpPort};
+use pktio::{Port, crossing};
 
 use crate::config::{Config, DnnConfig};
 use crate::interface::Backend;
@@ -114,6 +115,8 @@ pub struct WorkerPorts {
     pub ports: Ports,
     /// Numbers of the interfaces from which it receives.
     pub inputs: Vec<usize>,
+    /// Those of them whose packets may belong to other workers.
+    pub crossing: Vec<usize>,
 }
 
 /// All ports that were opened.
@@ -161,8 +164,8 @@ pub async fn open(
         });
     }
     let af_xdp = all.iter().filter_map(Opening::af_xdp).map(|interface| interface.queues());
-    let own = all.iter().any(|opened| matches!(opened, Opening::Own(_)));
-    let queues = af_xdp.chain(own.then_some(1)).min();
+    let own = all.iter().filter_map(Opening::own).map(|own| own.ports.len() as u32);
+    let queues = af_xdp.chain(own).min();
     let workers = match (config.workers.count, queues) {
         (Some(count), Some(queues)) if count > queues => return Err(PortError::Queues { count, queues }),
         (Some(workers), _) | (None, Some(workers)) => {
@@ -203,7 +206,7 @@ async fn open_network(
     Ok(match config.backend {
         Backend::Kernel => Opening::Device(n6::set_up(dnn, config.device(), readers).await?),
         Backend::AfXdp => Opening::AfXdp(AfXdp::open(place.clone(), config, pools(dnn), tap)?, None),
-        Backend::Dpdk => Opening::Own(dpdk::open(interface, tap)?),
+        Backend::Dpdk => Opening::Own(dpdk::open(interface, tap, readers)?),
         Backend::Memif => Opening::Own(memif::open(interface, tap)?),
     })
 }
@@ -226,7 +229,7 @@ fn open_tunnels(interface: &Interface, taps: Option<&Taps>, readers: u32) -> Res
             let select = Select::Udp(local.ip(), local.port());
             Opening::AfXdp(AfXdp::open(place.clone(), config, vec![select], tap)?, Some(gtpu))
         }
-        Backend::Dpdk => Opening::Own(dpdk::open(interface, tap)?),
+        Backend::Dpdk => Opening::Own(dpdk::open(interface, tap, readers)?),
         Backend::Memif => Opening::Own(memif::open(interface, tap)?),
     })
 }
@@ -239,13 +242,25 @@ impl Opening {
         }
     }
 
+    fn own(&self) -> Option<&Own> {
+        match self {
+            Opening::Own(own) => Some(own),
+            Opening::Udp(_) | Opening::Device(_) | Opening::AfXdp(..) => None,
+        }
+    }
+
+    /// Whether packets come to any worker, whoever owns them.
+    fn crosses(&self) -> bool {
+        matches!(self, Opening::AfXdp(..) | Opening::Own(_))
+    }
+
     /// Whether this worker receives from the interface.
     fn is_read_by(&self, worker: u32) -> bool {
         let readers = match self {
             Opening::Udp(gtpu) => gtpu.len(),
             Opening::Device(network) => network.tun.queues(),
             Opening::AfXdp(..) => return true,
-            Opening::Own(_) => 1,
+            Opening::Own(own) => own.ports.len(),
         };
         (worker as usize) < readers
     }
@@ -260,22 +275,24 @@ impl Opening {
         Ok(match (self, memory) {
             (Opening::Udp(gtpu), _) => match gtpu.get(worker as usize).or(gtpu.first()) {
                 Some(gtpu) => Box::new(gtpu.share()),
-                None => return Err(one_worker()),
+                None => return Err(no_port()),
             },
             (Opening::Device(network), _) => Box::new(network.tun.queue(worker as usize)),
             (Opening::AfXdp(interface, gtpu), Some(memory)) => {
                 let content = gtpu.as_ref().map_or(Content::Packets, |gtpu| Content::Tunnels(gtpu.share()));
                 Box::new(Queues::open(interface, (worker, workers), content, memory)?)
             }
-            (Opening::Own(own), _) => own.port.take().ok_or_else(one_worker)?,
-            (Opening::AfXdp(..), None) => return Err(one_worker()),
+            (Opening::Own(own), _) => {
+                own.ports.get_mut(worker as usize).and_then(Option::take).ok_or_else(no_port)?
+            }
+            (Opening::AfXdp(..), None) => return Err(no_port()),
         })
     }
 }
 
-/// The error for a port that was given to a worker already. With an interface of one queue there is one worker.
-fn one_worker() -> PortError {
-    let error = "the device has a queue for one worker".to_owned();
+/// The error for a worker without a port: there are no more workers than ports.
+fn no_port() -> PortError {
+    let error = "an interface has no port for a worker".to_owned();
     PortError::Device { place: "upf.interfaces".to_owned(), error, hint: "this is a defect" }
 }
 
@@ -291,7 +308,7 @@ fn by_direction(all: &mut [Opening]) -> Result<Vec<WorkerPorts>, PortError> {
     for (name, of_networks) in [("upf-tunnels", false), ("upf-networks", true)] {
         let inputs = (0..all.len()).filter(|at| networks(&all[*at]) == of_networks).collect();
         let ports = all.iter_mut().map(|opened| opened.port(0, 1, None)).collect::<Result<_, _>>()?;
-        out.push(WorkerPorts { name: name.to_owned(), ports, inputs });
+        out.push(WorkerPorts { name: name.to_owned(), ports, inputs, crossing: Vec::new() });
     }
     Ok(out)
 }
@@ -302,11 +319,13 @@ fn serving_all((worker, workers): (u32, u32), all: &mut [Opening]) -> Result<Wor
         all.iter().filter_map(Opening::af_xdp).map(|interface| interface.interface()).collect();
     let sockets = all.iter().filter_map(Opening::af_xdp);
     let sockets = sockets.map(|interface| interface.queues().div_ceil(workers) as usize).sum();
-    let memory = || Memory::new(sockets, opened.iter().map(|interface| interface.device()));
+    let away = crossing::frames(workers as usize);
+    let memory = || Memory::with_more(sockets, away, opened.iter().map(|interface| interface.device()));
     let memory = (!opened.is_empty()).then(memory).transpose();
     let mut memory = memory.map_err(|error| PortError::AfXdp { place: "upf".to_owned(), error })?;
-    let inputs = (0..all.len()).filter(|at| all[*at].is_read_by(worker)).collect();
+    let inputs: Vec<usize> = (0..all.len()).filter(|at| all[*at].is_read_by(worker)).collect();
+    let crossing = inputs.iter().copied().filter(|at| workers > 1 && all[*at].crosses()).collect();
     let ports = all.iter_mut().map(|opened| opened.port(worker, workers, memory.as_mut()));
     let ports = ports.collect::<Result<_, _>>()?;
-    Ok(WorkerPorts { name: format!("upf-{worker}"), ports, inputs })
+    Ok(WorkerPorts { name: format!("upf-{worker}"), ports, inputs, crossing })
 }

@@ -41,25 +41,6 @@ fn gtpu_address() -> SocketAddr {
     SocketAddr::new(N3_CORE.parse().unwrap(), gtpu::PORT)
 }
 
-/// N3 and N6 as veth pairs whose near ends are DPDK's: the kernel there has no addresses.
-async fn lab() -> Lab {
-    let ns = || NetNs::new().expect("tests run with CAP_SYS_ADMIN");
-    let lab = Lab { core: ns(), ran: ns(), dn: ns(), ue: ns() };
-    let core = Links::in_ns(&lab.core).unwrap();
-    for (name, far, prefix) in [("n3", &lab.ran, "200"), ("n6", &lab.dn, "201")] {
-        core.add_veth(name, name, far).await.unwrap();
-        core.up(name).await.unwrap();
-        let links = Links::in_ns(far).unwrap();
-        links.up(name).await.unwrap();
-        links.add_address(name, cidr(&format!("10.{prefix}.0.2/24"))).await.unwrap();
-        links.add_address(name, cidr(&format!("fd00:{prefix}::2/64"))).await.unwrap();
-    }
-    let dn = Links::in_ns(&lab.dn).unwrap();
-    dn.add_route(cidr("10.45.0.0/16"), Some("10.201.0.1".parse().unwrap()), None).await.unwrap();
-    dn.add_route(cidr("fd00:45::/48"), Some("fd00:201::1".parse().unwrap()), None).await.unwrap();
-    lab
-}
-
 /// The test below with the capabilities that `godwit run` keeps for DPDK (`needed_capabilities`), and no others.
 #[test]
 fn dpdk_needs_no_more_than_what_a_core_keeps() {
@@ -76,7 +57,7 @@ fn dpdk_needs_no_more_than_what_a_core_keeps() {
 #[test]
 fn a_ue_reaches_the_data_network_by_dpdk() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let lab = runtime.block_on(lab());
+    let lab = runtime.block_on(Lab::beside_the_kernel());
     let config = on_dpdk(
         r#"{"backend": "dpdk", "device": "net_af_packet0,iface=n3",
             "addresses": ["10.200.0.1/24", "fd00:200::1/64"]}"#,

@@ -1,5 +1,6 @@
-//! Three workers with the kernel's ports: sockets and queues by owner. Many sessions, both IP versions, both directions and
-//! several gNBs at once, on the real kernel in namespaces.
+//! Three workers with each backend: sockets and queues by owner with the kernel's ports, packets that cross from worker to
+//! worker with the others. Many sessions, both IP versions, both directions and several gNBs at once, on the real kernel in
+//! namespaces.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // helpers of tests fail as tests do
 
 #[path = "support/lab.rs"]
@@ -8,16 +9,19 @@ mod support;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
 
 use lab::*;
 use net::link::Links;
-use packet::gtpu::{self, PduSession};
+use net::netns::NetNs;
+use packet::gtpu::{self, PduSession, Signalling};
 use packet::{ipv4, protocol};
 use pfcp::message::*;
 use pfcp::*;
 use pktio::udp::UdpPort;
 use pktio::{Port, Vector};
 use support::*;
+use upf::interface::Backend;
 
 const WORKERS: u32 = 3;
 const SESSIONS: u32 = 24;
@@ -125,15 +129,17 @@ fn send_uplink(gnbs: &mut [UdpPort], sessions: &mut [Session], round: u32, upf: 
     }
 }
 
-/// Sends to every UE, one datagram of each session after another; one IPv4 datagram in fragments.
-fn send_downlink(servers: &[UdpSocket; 2], sessions: &[Session], round: u32) {
-    for n in 0..BURST {
+/// Sends to every UE, one datagram of each session after another.
+fn send_downlink(servers: &[UdpSocket; 2], sessions: &[Session], round: u32, downlink: Downlink) {
+    let Downlink { lengths, addresses_change } = downlink;
+    for (n, length) in (0..).zip(lengths) {
         let number = round * BURST + n;
         let payload = |length| [&number.to_be_bytes()[..], &vec![number as u8; length]].concat();
         for session in sessions {
             let to = (ue_v4(session.number), 4000);
-            servers[0].send_to(&payload(if n == 1 { 1900 } else { 80 }), to).unwrap();
-            servers[1].send_to(&payload(120), (ue_v6(session.number, number), 4000)).unwrap();
+            servers[0].send_to(&payload(length), to).unwrap();
+            let host = if addresses_change { number } else { 0 };
+            servers[1].send_to(&payload(120), (ue_v6(session.number, host), 4000)).unwrap();
         }
     }
 }
@@ -209,21 +215,102 @@ fn waits() -> Vec<u64> {
     waits
 }
 
+/// Adds the gNBs' addresses, and lowers the data network's MTU: longer datagrams leave in fragments that the UPF need not
+/// cut again.
+async fn prepare(lab: &Lab) {
+    let links = Links::in_ns(&lab.ran).unwrap();
+    for gnb in 1..GNBS {
+        links.add_address("n3", cidr(&format!("{}/24", gnb_address(gnb).ip()))).await.unwrap();
+    }
+    Links::in_ns(&lab.dn).unwrap().set_mtu("n6", 1300).await.unwrap();
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap()
+}
+
+fn upf_address() -> SocketAddr {
+    SocketAddr::new(N3_CORE.parse().unwrap(), gtpu::PORT)
+}
+
 #[test]
 fn three_workers_keep_order_and_count_exactly() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let lab = runtime.block_on(Lab::new());
-    runtime.block_on(async {
-        let links = Links::in_ns(&lab.ran).unwrap();
-        for gnb in 1..GNBS {
-            links.add_address("n3", cidr(&format!("{}/24", gnb_address(gnb).ip()))).await.unwrap();
-        }
-        // Longer datagrams leave in fragments that the UPF need not cut again.
-        Links::in_ns(&lab.dn).unwrap().set_mtu("n6", 1300).await.unwrap();
+    let lab = runtime().block_on(async {
+        let lab = Lab::new().await;
+        prepare(&lab).await;
+        lab
     });
     let mut config = config("gw0");
-    let upf = SocketAddr::new(N3_CORE.parse().unwrap(), gtpu::PORT);
-    config.gtpu = Some(upf);
+    config.gtpu = Some(upf_address());
+    exchange(&lab, config, DOWNLINK, &["link_local"]);
+}
+
+/// What the data network sends.
+#[derive(Clone, Copy)]
+struct Downlink {
+    /// Lengths of IPv4 datagrams; those beyond 1,272 leave in fragments.
+    lengths: [usize; BURST as usize],
+    /// Whether the addresses of a UE's /64 change with each packet.
+    addresses_change: bool,
+}
+
+const DOWNLINK: Downlink = Downlink { lengths: [80, 1900, 80, 80], addresses_change: true };
+/// Queues of virtual interfaces are chosen by flow, and between queues there is no order. Fragments have no ports, so here are no
+/// datagrams but these.
+const FLOWS: Downlink = Downlink { lengths: [1300, 1400, 1350, 1300], addresses_change: false };
+
+/// Packets come to queues by their outer flow. Each worker owns a third of those in its queues.
+#[test]
+fn three_workers_share_the_queues_of_af_xdp() {
+    let lab = runtime().block_on(async {
+        let ns = || NetNs::new().expect("tests run with CAP_SYS_ADMIN");
+        let lab = Lab { core: ns(), ran: ns(), dn: ns(), ue: ns() };
+        lab.connect_queues("n3", WORKERS).await;
+        lab.connect_queues("n6", WORKERS).await;
+        prepare(&lab).await;
+        lab
+    });
+    let mut config = config("");
+    config.gtpu = Some(upf_address());
+    bypass(&mut config, Backend::AfXdp, ["n3", "n6"]);
+    exchange(&lab, config, FLOWS, &["link_local"]);
+}
+
+/// As before, with neighbours that the UPF itself looks for, and that answer to any queue.
+#[cfg(feature = "dpdk")]
+#[test]
+fn three_workers_share_the_queues_of_dpdk() {
+    let lab = runtime().block_on(async {
+        let lab = Lab::beside_the_kernel().await;
+        prepare(&lab).await;
+        lab
+    });
+    let device = |number: u32, name: &str| format!("net_af_packet{number},iface={name},qpairs={WORKERS}");
+    let (n3, n6) = (device(4, "n3"), device(5, "n6"));
+    let mut config = config("");
+    config.gtpu = Some(upf_address());
+    bypass(&mut config, Backend::Dpdk, [&n3, &n6]);
+    config.dpdk = serde_json::from_str(r#"{"huge_pages": false, "memory_mb": 512}"#).unwrap();
+    for (interface, network) in config.interfaces.iter_mut().zip([200, 201]) {
+        let addresses = [format!("10.{network}.0.1/24"), format!("fd00:{network}::1/64")];
+        interface.addresses = addresses.map(|address| cidr(&address)).to_vec();
+    }
+    // The kernels of the other side say hello to their neighbours, and send multicast.
+    exchange(&lab, config.clone(), FLOWS, &["link_local", "n3_not_served"]);
+    // Without so many queues the UPF does not start.
+    config.workers.count = Some(WORKERS + 1);
+    let core = lab.core.runtime(1).unwrap();
+    let error = core.block_on(core.spawn(upf::start(config))).unwrap().unwrap_err().to_string();
+    assert!(
+        error.contains("does not have 4 pairs of queues") && error.contains("upf.workers.count"),
+        "{error}"
+    );
+}
+
+/// Sends in both directions through a UPF with this configuration and [`WORKERS`] workers. Each packet arrives, in order
+/// and counted for its session. Packets of others may be dropped for the reasons `others`.
+fn exchange(lab: &Lab, mut config: upf::Config, downlink: Downlink, others: &[&str]) {
+    let upf = upf_address();
     config.workers.count = Some(WORKERS);
     let core = lab.core.runtime(2).unwrap();
     let running = core.block_on(core.spawn(upf::start(config.clone()))).unwrap().unwrap();
@@ -243,11 +330,17 @@ fn three_workers_keep_order_and_count_exactly() {
         socket
     };
     let servers = [server(SERVER_V4.into()), server(SERVER_V6.into())];
+    for port in &mut gnbs {
+        expect_echo(port, upf);
+    }
+    wait_for("the data network", || {
+        ping(&lab.dn, "10.201.0.1", 1, 56) && ping(&lab.dn, "fd00:201::1", 1, 56)
+    });
     let before = waits();
     let mut open = HashMap::new();
     for round in 0..ROUNDS {
         send_uplink(&mut gnbs, &mut sessions, round, upf);
-        send_downlink(&servers, &sessions, round);
+        send_downlink(&servers, &sessions, round, downlink);
         let all = (round + 1) * BURST;
         wait_for("every packet arrives", || {
             take_uplink(&servers, &mut sessions);
@@ -261,9 +354,13 @@ fn three_workers_keep_order_and_count_exactly() {
         before.iter().zip(&after).all(|(before, after)| after > before),
         "{before:?} {after:?}: all have worked"
     );
-    let stats = handle.stats();
+    let (stats, graph) = (handle.stats(), handle.graph());
+    // Two of three packets belong to another worker than the one that has received them.
+    let node = |name: &str| graph.as_array().unwrap().iter().find(|node| node["node"] == name).unwrap();
+    let [crossed, received] = ["cross", "receive"].map(|name| node(name)["packets"].as_u64().unwrap());
+    assert_eq!(crossed > received / 4, !config.interfaces.is_empty(), "{crossed} of {received}");
     let drops = stats["drops"].as_object().unwrap();
-    assert!(drops.keys().all(|reason| reason == "link_local"), "{stats}");
+    assert!(drops.keys().all(|reason| others.contains(&reason.as_str())), "{stats}");
     for session in &sessions {
         let Message::SessionDeletionResponse(response) = smf.ask(session.seid, SessionDeletionRequest {})
         else {
@@ -276,6 +373,22 @@ fn three_workers_keep_order_and_count_exactly() {
         assert_eq!(counted, passed.map(Some), "session {}", session.number);
     }
     core.block_on(running.stop());
+}
+
+/// The UPF answers a gNB, which it knows by then.
+fn expect_echo(gnb: &mut UdpPort, upf: SocketAddr) {
+    let mut batch = Vector::new(64, 2048);
+    let mut echoed = false;
+    wait_for("an answer", || {
+        batch.clear();
+        assert!(batch.push(&Signalling::EchoRequest { sequence: 1 }.build(), upf));
+        gnb.transmit(&mut batch, &[0]);
+        net::time::sleep_thread(Duration::from_millis(20));
+        while gnb.receive(&mut batch).unwrap() > 0 {
+            echoed = true;
+        }
+        echoed
+    });
 }
 
 fn establish(smf: &mut Smf, number: u32) -> Session {
@@ -296,7 +409,7 @@ fn establish(smf: &mut Smf, number: u32) -> Session {
 /// What cannot be is said when the UPF starts, and before packets are lost.
 #[test]
 fn impossible_numbers_of_workers_are_named() {
-    let namespace = net::netns::NetNs::new().unwrap();
+    let namespace = NetNs::new().unwrap();
     let core = namespace.runtime(1).unwrap();
     let start = |change: &dyn Fn(&mut upf::Config)| {
         let mut config = config("gw0");

@@ -177,11 +177,20 @@ impl Memory {
         sockets: usize,
         devices: impl IntoIterator<Item = &'a Device>,
     ) -> Result<Memory, AfXdpError> {
+        Memory::with_more(sockets, 0, devices)
+    }
+
+    /// The same, and `more` frames, which may be with other workers.
+    pub fn with_more<'a>(
+        sockets: usize,
+        more: usize,
+        devices: impl IntoIterator<Item = &'a Device>,
+    ) -> Result<Memory, AfXdpError> {
         let mut length = 2048;
         for device in devices {
             length = length.max(chunk_len(device)?);
         }
-        let chunks = CHUNKS.saturating_mul(sockets.clamp(1, 1024) as u32);
+        let chunks = CHUNKS.saturating_mul(sockets.clamp(1, 1024) as u32).saturating_add(more as u32);
         let umem = Umem::new(chunks, length).map_err(AfXdpError::Memory)?;
         Ok(Memory { umem: Arc::new(umem), first: None })
     }

@@ -78,8 +78,8 @@ static int configure(uint16_t port, const struct godwit_wanted *wanted, const st
 		return -ERANGE;
 	if (wanted->queues > 1 && info->flow_type_rss_offloads != 0) {
 		conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
-		conf.rx_adv_conf.rss_conf.rss_hf =
-			(RTE_ETH_RSS_IP | RTE_ETH_RSS_UDP | RTE_ETH_RSS_TCP) & info->flow_type_rss_offloads;
+		/* By addresses only: by ports, fragments would overtake their first, which alone has any. */
+		conf.rx_adv_conf.rss_conf.rss_hf = RTE_ETH_RSS_IP & info->flow_type_rss_offloads;
 	}
 	return rte_eth_dev_configure(port, wanted->queues, wanted->queues, &conf);
 }

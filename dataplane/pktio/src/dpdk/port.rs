@@ -30,7 +30,7 @@ use super::frames::{self, Raw};
 use super::gate::{self, Section};
 use super::{Error, eal};
 use crate::frame::Pool;
-use crate::{Frame, FramePort, Port, Sent, Vector};
+use crate::{Frame, FramePort, Port, Sent, Vector, crossing};
 
 /// Packets per call of DPDK; larger batches take several to send. Equal to `CALL` of port.c.
 const CALL: usize = 64;
@@ -61,11 +61,12 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// All queues of this device full, those of the one that packets leave through as well, and a batch or two with
-    /// each worker. DPDK's pools waste least just below a power of two.
+    /// All queues of this device full, those of the one that packets leave through as well, a batch or two with
+    /// each worker, and what its workers may have given to each other. DPDK's pools waste least just below a power of two.
     fn buffers(&self) -> u32 {
         let each = 3 * u32::from(self.descriptors) + 1024;
-        let wanted = (u32::from(self.queues) * each).max(4096);
+        let away = crossing::frames(self.queues.into()) as u32;
+        let wanted = (u32::from(self.queues) * (each + away)).max(4096);
         if self.buffers == 0 { wanted.next_power_of_two() - 1 } else { self.buffers }
     }
 }

@@ -27,8 +27,9 @@ pub mod url_redirect;
 
 use std::sync::Arc;
 
+use pktio::crossing::Crossed;
 use pktio::poll::Waker;
-use pktio::{Pool, Slab, VECTOR, Vector};
+use pktio::{Pool, Slab, VECTOR, Vector, crossing, owner};
 use tokio::sync::mpsc;
 
 use crate::plan::Peer;
@@ -160,6 +161,27 @@ impl Graph for Pipeline {
         stages.exits.events.next_retry_ns(now_ns).into_iter().chain(stages.fragments.next_expiry_ns()).min()
     }
 
+    /// A packet belongs to a worker by its tunnel or the UE's address (ADR 0024). Frames of Ethernet sessions stay.
+    fn owners(&self, input: usize, vector: &Vector, workers: usize, owners: &mut [u8; VECTOR]) {
+        let Some(interface) = self.stages.context.interfaces.get(input) else { return };
+        if self.tables.bridge(input).is_some() {
+            return;
+        }
+        let workers = workers as u32;
+        let packets = owners.iter_mut().zip(vector.frames());
+        if interface.role().has_tunnels() {
+            packets.for_each(|(owner, frame)| *owner = owner::of_message(frame.packet(), workers) as u8);
+        } else {
+            packets.for_each(|(owner, frame)| *owner = owner::of_packet(frame.packet(), workers) as u8);
+        }
+    }
+
+    fn crossed(&mut self, _: usize, packets: Crossed) {
+        let context = &self.stages.context;
+        context.count_way(Way::Cross, packets.given + packets.dropped);
+        context.stats().drops.count_n(DropReason::WorkerQueueFull, packets.dropped);
+    }
+
     /// Prepares the pipeline for the next batch after a batch of `lost` packets ended by a panic: replaces the
     /// state that this batch may have left half changed. Buffered packets stay.
     fn recover(&mut self, lost: usize) {
@@ -194,7 +216,7 @@ impl Pipeline {
         events: mpsc::Sender<Event>,
         guard: Arc<Guard>,
     ) -> Pipeline {
-        let home: Arc<dyn Pool> = Slab::new(CHUNKS, PACKET);
+        let home: Arc<dyn Pool> = Slab::new(CHUNKS + crossing::frames(stats.len()), PACKET);
         let interfaces = tables.interfaces().len();
         let closed = guard.closed(&Closed::default()).unwrap_or_default();
         let exits = Exits {

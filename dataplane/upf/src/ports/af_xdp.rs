@@ -1,4 +1,4 @@
-//! Interfaces with the backend `af_xdp`. Workers share their queues.
+//! Interfaces with the backend `af_xdp`. Each worker has a share of their queues.
 //!
 //! An interface may disappear while it is served: a virtual one is deleted and created again, a physical one
 //! restarts. Its number, address, program and sockets are then gone, so a worker's port opens the interface
@@ -20,7 +20,7 @@ use pktio::stack::kernel::KernelTables;
 use pktio::stack::raw::RawPort;
 use pktio::stack::udp::UdpStack;
 use pktio::udp::UdpPort;
-use pktio::{Port, Sent, Vector};
+use pktio::{Port, Sent, Vector, crossing};
 use telemetry::DropReason;
 
 use super::PortError;
@@ -177,7 +177,8 @@ impl Queues {
             self.attached = successor;
         }
         let sockets = self.from.queues().div_ceil(self.worker.1) as usize;
-        let mut memory = Memory::new(sockets, [self.attached.interface.device()])
+        let away = crossing::frames(self.worker.1 as usize);
+        let mut memory = Memory::with_more(sockets, away, [self.attached.interface.device()])
             .map_err(|error| PortError::AfXdp { place: self.from.place.clone(), error })?;
         self.open_port(&mut memory)
     }

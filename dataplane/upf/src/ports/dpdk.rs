@@ -54,22 +54,26 @@ fn physical(device: &str) -> Option<&str> {
     address.contains(':').then_some(address)
 }
 
-/// Opens an interface.
-pub fn open(interface: &Interface, tap: Option<Tap>) -> Result<Own, PortError> {
+/// Opens an interface with a pair of queues for each of `workers` workers.
+pub fn open(interface: &Interface, tap: Option<Tap>, workers: u32) -> Result<Own, PortError> {
     let (place, config) = (&interface.place, &interface.config);
     let device = config.device();
     let buffers = if device.contains("zero-copy=yes") { BUFFERS_TO_LOSE } else { 0 };
-    let settings = Settings { mtu: config.link_mtu(), buffers, ..Settings::default() };
+    let queues = u16::try_from(workers).unwrap_or(u16::MAX);
+    let settings = Settings { queues, mtu: config.link_mtu(), buffers, ..Settings::default() };
     let hint = match physical(device) {
+        _ if workers > 1 => {
+            "upf.workers.count is the number of queues that each device needs: lower it, or give the device more \
+             (`qpairs=` of net_af_packet, `combined` of a card's virtual function)"
+        }
         Some(_) => "bind the card to vfio-pci: dpdk-devbind.py --bind vfio-pci ADDRESS",
         None => {
             "a device of software is named by its driver and a number, such as net_memif0 or net_af_packet0"
         }
     };
     let error = |error: String| PortError::Device { place: place.clone(), error, hint };
-    let mut ports = DpdkPort::open(device, &settings).map_err(|reason| error(reason.to_string()))?;
-    let port = ports.pop().ok_or_else(|| error("the device has no queue".to_owned()))?;
-    Own::new(port, interface, tap)
+    let ports = DpdkPort::open(device, &settings).map_err(|reason| error(reason.to_string()))?;
+    Own::new(ports, interface, tap.as_ref())
 }
 
 #[cfg(test)]

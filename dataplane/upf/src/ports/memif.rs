@@ -18,9 +18,8 @@ pub fn open(interface: &Interface, tap: Option<Tap>) -> Result<Own, PortError> {
         let hint = hint(&error);
         PortError::Device { place: place.clone(), error: error.to_string(), hint }
     };
-    let mut ports = MemifPort::open(config.device(), 1, config.link_mtu()).map_err(error)?;
-    let port = ports.pop().ok_or_else(super::one_worker)?;
-    Own::new(port, interface, tap)
+    let ports = MemifPort::open(config.device(), 1, config.link_mtu()).map_err(error)?;
+    Own::new(ports, interface, tap.as_ref())
 }
 
 fn hint(error: &OpenError) -> &'static str {

@@ -1,9 +1,8 @@
 //! Interfaces that the kernel does not know, by DPDK or memif.
 //!
 //! Addresses, routers, VLAN and MTU are those of the configuration; the UPF itself does ARP and neighbour
-//! discovery and answers pings ([`Resolver`]). Such an interface is served through one queue, and so by one worker,
-//! because only the queue that receives the answers of neighbours knows these. Packets that the N4 task sends
-//! into tunnels leave through that worker ([`outbox`]).
+//! discovery and answers pings ([`Resolver`]). Each worker has a queue of its own, and all share the neighbours. Packets that
+//! the N4 task sends into tunnels leave through the first worker ([`outbox`]).
 
 use pktio::capture::{Tap, Tapped};
 use pktio::outbox::{self, Outbox};
@@ -18,29 +17,41 @@ use crate::interfaces::Interface;
 
 /// An interface that the kernel does not know.
 pub struct Own {
-    /// The port of the one worker, until it has got it.
-    pub port: Option<Box<dyn Port>>,
+    /// The port of each worker, until it has got it.
+    pub ports: Vec<Option<Box<dyn Port>>>,
     /// Through which others send into tunnels.
     pub outbox: Option<Outbox>,
 }
 
 impl Own {
-    /// The interface whose frames pass `frames`.
+    /// The interface whose frames pass `queues`, one for each worker.
     pub fn new<F: FramePort + 'static>(
-        frames: F,
+        queues: Vec<F>,
         interface: &Interface,
-        tap: Option<Tap>,
+        tap: Option<&Tap>,
     ) -> Result<Own, PortError> {
         let config = &interface.config;
-        let frames = Tapped::new(frames, tap);
-        let neighbours = Neighbours::Own(Box::new(Resolver::new(&config.addresses, &config.gateways)));
+        let resolver = Resolver::new(&config.addresses, &config.gateways);
         let routing = |error| PortError::Routing { place: interface.place.clone(), error };
-        if !interface.role().has_tunnels() {
-            let stack = IpStack::new(frames, config.vlan, neighbours).map_err(routing)?;
-            return Ok(Own { port: Some(Box::new(stack)), outbox: None });
+        let mut own = Own { ports: Vec::new(), outbox: None };
+        for frames in queues {
+            let frames = Tapped::new(frames, tap.cloned());
+            let neighbours = Neighbours::Own(Box::new(resolver.share()));
+            let port: Box<dyn Port> = if !interface.role().has_tunnels() {
+                Box::new(IpStack::new(frames, config.vlan, neighbours).map_err(routing)?)
+            } else {
+                let stack =
+                    UdpStack::new(frames, interface.local(), config.vlan, neighbours).map_err(routing)?;
+                if own.outbox.is_none() {
+                    let (shared, outbox) = outbox::share(stack);
+                    own.outbox = Some(outbox);
+                    Box::new(shared)
+                } else {
+                    Box::new(stack)
+                }
+            };
+            own.ports.push(Some(port));
         }
-        let stack = UdpStack::new(frames, interface.local(), config.vlan, neighbours).map_err(routing)?;
-        let (shared, outbox) = outbox::share(stack);
-        Ok(Own { port: Some(Box::new(shared)), outbox: Some(outbox) })
+        Ok(own)
     }
 }

@@ -13,6 +13,6 @@ pub fn start(_: &Config, _: &Interfaces) -> Result<(), PortError> {
 }
 
 /// Always an error.
-pub fn open(interface: &Interface, _: Option<Tap>) -> Result<Own, PortError> {
+pub fn open(interface: &Interface, _: Option<Tap>, _: u32) -> Result<Own, PortError> {
     Err(PortError::NotBuilt { place: interface.place.clone() })
 }

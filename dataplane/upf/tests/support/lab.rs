@@ -244,6 +244,46 @@ impl Lab {
         }
     }
 
+    /// N3, or N6, as interfaces with so many queues.
+    pub async fn connect_queues(&self, name: &str, queues: u32) {
+        let (far, prefix) = if name == "n3" { (&self.ran, 200) } else { (&self.dn, 201) };
+        let queues = format!("numrxqueues {queues} numtxqueues {queues}");
+        let arguments = format!("link add {name} {queues} type veth peer name far {queues}");
+        let mut command = Command::new("ip");
+        command.args(arguments.split(' '));
+        let ran = self.core.enter(|| command.status().expect("ip is installed"));
+        assert!(ran.expect("entered").success(), "ip {arguments}");
+        let core = Links::in_ns(&self.core).expect("netlink");
+        core.move_to("far", far).await.expect("moved");
+        Links::in_ns(far).expect("netlink").rename("far", name).await.expect("renamed");
+        let far = Links::in_ns(far).expect("netlink");
+        for (links, host) in [(&core, 1), (&far, 2)] {
+            links.up(name).await.expect("up");
+            links.add_address(name, cidr(&format!("10.{prefix}.0.{host}/24"))).await.expect("address");
+            links.add_address(name, cidr(&format!("fd00:{prefix}::{host}/64"))).await.expect("address");
+        }
+        if name == "n6" {
+            self.route_ues(&self.dn, prefix).await;
+        }
+    }
+
+    /// N3 and N6 as veth pairs whose near ends are not the kernel's: it has no addresses there.
+    pub async fn beside_the_kernel() -> Lab {
+        let ns = || NetNs::new().expect("tests run with CAP_SYS_ADMIN");
+        let lab = Lab { core: ns(), ran: ns(), dn: ns(), ue: ns() };
+        let core = Links::in_ns(&lab.core).expect("netlink");
+        for (name, far, prefix) in [("n3", &lab.ran, 200), ("n6", &lab.dn, 201)] {
+            core.add_veth(name, name, far).await.expect("veth");
+            core.up(name).await.expect("up");
+            let links = Links::in_ns(far).expect("netlink");
+            links.up(name).await.expect("up");
+            links.add_address(name, cidr(&format!("10.{prefix}.0.2/24"))).await.expect("address");
+            links.add_address(name, cidr(&format!("fd00:{prefix}::2/64"))).await.expect("address");
+        }
+        lab.route_ues(&lab.dn, 201).await;
+        lab
+    }
+
     /// Adds the routes from the network of this number to the UEs.
     pub async fn route_ues(&self, namespace: &NetNs, prefix: u8) {
         let far = Links::in_ns(namespace).expect("netlink");
