@@ -1,14 +1,15 @@
 //! IP packets over a frame port: N6.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use packet::ethernet;
 use telemetry::DropReason;
 
 use super::header::Ethernet;
-use super::{Core, Neighbours, NextHop, Prepared, Received, ethertype};
+use super::routes::{Near, Number};
+use super::{Core, Neighbours, NextHop, Prepared, Received};
 use crate::{FramePort, Port, Sent, Vector};
 
 /// IP on a frame port; see the module `stack`.
@@ -36,28 +37,22 @@ impl<F: FramePort> IpStack<F> {
 /// Where an IP packet goes, if its header is there.
 #[inline]
 pub(crate) fn destination(packet: &[u8]) -> Option<IpAddr> {
-    match packet.first()? >> 4 {
-        4 => Some(Ipv4Addr::from(<[u8; 4]>::try_from(packet.get(16..20)?).ok()?).into()),
-        6 => Some(Ipv6Addr::from(<[u8; 16]>::try_from(packet.get(24..40)?).ok()?).into()),
-        _ => None,
-    }
+    Number::destination(packet).map(IpAddr::from)
 }
 
 impl<F: FramePort> Port for IpStack<F> {
     fn receive(&mut self, batch: &mut Vector) -> io::Result<usize> {
+        let mut near = Near::default();
         self.core.receive(batch, |link, neighbours, buffer| {
-            let kind = match link.payload(buffer.packet()) {
-                Some((kind @ (ethernet::IPV4 | ethernet::IPV6), payload)) => {
-                    destination(payload).filter(|to| ethertype(*to) == kind && !neighbours.answers_for(*to))
-                }
-                _ => None,
-            };
-            match kind {
-                Some(_) => {
+            let Some((kind, payload)) = link.payload(buffer.packet()) else { return Received::Other };
+            match (kind, Number::destination(payload)) {
+                (ethernet::IPV4, Some(to @ Number::V4(_))) | (ethernet::IPV6, Some(to @ Number::V6(_)))
+                    if !neighbours.answers_for(to, &mut near) =>
+                {
                     buffer.trim_front(link.header_len());
                     Received::Packet
                 }
-                None => Received::Other,
+                _ => Received::Other,
             }
         })
     }
@@ -67,12 +62,13 @@ impl<F: FramePort> Port for IpStack<F> {
         let link = &self.core.link;
         let (header_len, ipv4, ipv6) =
             (link.header_len(), Ethernet::new(link, ethernet::IPV4), Ethernet::new(link, ethernet::IPV6));
+        let mut near = Near::default();
         self.core.transmit(batch, selected, header_len, |_, mtu, neighbours, buffer| {
-            let Some(to) = destination(buffer.packet()) else { return Prepared::Error };
+            let Some(to) = Number::destination(buffer.packet()) else { return Prepared::Error };
             if buffer.len() > mtu {
                 return Prepared::TooBig;
             }
-            let mac = match neighbours.next_hop(to) {
+            let mac = match neighbours.next_hop(to, &mut near) {
                 NextHop::Mac(mac) => Some(mac),
                 NextHop::Unknown if neighbours.holds() => None,
                 _ => return Prepared::NoNextHop,
@@ -81,7 +77,7 @@ impl<F: FramePort> Port for IpStack<F> {
             match (header.put(buffer, mac.unwrap_or_default()), mac) {
                 (false, _) => Prepared::Error,
                 (true, Some(_)) => Prepared::Frame,
-                (true, None) if neighbours.hold(to, buffer.packet()) => Prepared::Held,
+                (true, None) if neighbours.hold(to.into(), buffer.packet()) => Prepared::Held,
                 (true, None) => Prepared::NoNextHop,
             }
         })

@@ -11,7 +11,7 @@
 //! [is gone](KernelTables::is_gone) for good, and the tables do not change any more.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ use packet::ethernet::Mac;
 
 use super::header::Version;
 use super::netlink::{Neighbour, Netlink, Route};
-use super::routes::{self, Hosts, Rank, Routes, Via};
+use super::routes::{self, Found, Hosts, Near, Number, Rank, Routes, Via};
 use super::{NextHop, new_version};
 use crate::poll::{Poller, Waker};
 
@@ -77,7 +77,7 @@ impl Snapshot {
     /// are still right.
     fn follow(&mut self, last: &Snapshot) {
         let mut right = self.mac == last.mac && self.routes == last.routes;
-        for (address, old) in &last.neighbours {
+        for (address, old) in last.neighbours.iter() {
             match self.neighbours.get_mut(address).filter(|new| new.mac == old.mac) {
                 Some(new) => *new.used.get_mut() = old.used.load(Ordering::Relaxed),
                 None => right = false,
@@ -88,21 +88,17 @@ impl Snapshot {
         }
     }
 
-    #[inline]
-    fn next_hop(&self, to: IpAddr) -> NextHop {
-        let address = match self.routes.via(to) {
-            Via::Link => to,
-            Via::Gateway(gateway) => gateway,
-            Via::Elsewhere => return NextHop::Elsewhere,
-        };
-        match self.neighbours.get(&address) {
-            Some(known) => {
+    #[inline(always)]
+    fn next_hop(&self, to: Number, near: &mut Near) -> NextHop {
+        match self.routes.find(&self.neighbours, to, near) {
+            Found::Host(known) => {
                 if !known.used.load(Ordering::Relaxed) {
                     known.used.store(true, Ordering::Relaxed);
                 }
                 NextHop::Mac(known.mac)
             }
-            None => NextHop::Unknown,
+            Found::Unknown => NextHop::Unknown,
+            Found::Elsewhere => NextHop::Elsewhere,
         }
     }
 }
@@ -271,10 +267,10 @@ impl Follower {
     /// Asks the kernel to confirm the neighbours that were used and have not been confirmed lately.
     fn confirm(&mut self) {
         let snapshot = Arc::clone(&self.shared.snapshot());
-        for (address, known) in &snapshot.neighbours {
+        for (address, known) in snapshot.neighbours.iter() {
             if known.stale && known.used.load(Ordering::Relaxed) {
                 // If it fails, the kernel forgets the neighbour sooner or later and packets go the slow way.
-                let _ = self.netlink.confirm(self.interface, *address);
+                let _ = self.netlink.confirm(self.interface, address);
             }
         }
     }
@@ -299,9 +295,9 @@ impl Reader {
     }
 
     /// Where a packet goes next.
-    #[inline]
-    pub fn next_hop(&self, to: IpAddr) -> NextHop {
-        self.snapshot.next_hop(to)
+    #[inline(always)]
+    pub(super) fn next_hop(&self, to: Number, near: &mut Near) -> NextHop {
+        self.snapshot.next_hop(to, near)
     }
 
     /// The copy's version.
@@ -330,6 +326,8 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use net::netns::NetNs;
 
     use super::*;
@@ -381,7 +379,7 @@ mod tests {
             ("2001:db8:1::1", mac(6)),
             ("2001:db8:2::1", NextHop::Elsewhere),
         ] {
-            assert_eq!(snapshot.next_hop(ip(to)), expected, "{to}");
+            assert_eq!(snapshot.next_hop(ip(to).into(), &mut Near::default()), expected, "{to}");
         }
     }
 
@@ -409,9 +407,9 @@ mod tests {
         let tables = ours.enter(|| KernelTables::follow_and_confirm(index, every).unwrap()).unwrap();
         let mut reader = tables.reader();
         let used: IpAddr = [10, 0, 0, 7].into();
-        assert_eq!(reader.next_hop(used), NextHop::Mac([2, 0, 0, 0, 0, 7]));
+        assert_eq!(reader.next_hop(used.into(), &mut Near::default()), NextHop::Mac([2, 0, 0, 0, 0, 7]));
         let is_stale = |reader: &Reader, host: u8| {
-            reader.snapshot.neighbours.get(&IpAddr::from([10, 0, 0, host])).is_some_and(|known| known.stale)
+            reader.snapshot.neighbours.get(IpAddr::from([10, 0, 0, host])).is_some_and(|known| known.stale)
         };
         let began = net::time::now_std();
         let mut version = reader.version();
@@ -446,7 +444,10 @@ mod tests {
         let hosts = [neighbour(1, 1, false), neighbour(2, 2, false)];
         let make = |mac, routes: &[Route], hosts: &[Neighbour]| Snapshot::new(3, mac, routes, hosts);
         let first = make(None, &routes, &hosts);
-        assert_eq!(first.next_hop([10, 0, 0, 1].into()), NextHop::Mac([2, 0, 0, 0, 0, 1]));
+        assert_eq!(
+            first.next_hop(Number::V4(0x0A00_0001), &mut Near::default()),
+            NextHop::Mac([2, 0, 0, 0, 0, 1])
+        );
         let follow = |mut next: Snapshot| {
             next.follow(&first);
             assert!(next.version >= first.version);
@@ -455,7 +456,9 @@ mod tests {
         let more = [neighbour(3, 3, false), neighbour(2, 2, true), neighbour(1, 1, true)];
         let (same, next) = follow(make(None, &[routes[1], routes[0]], &more));
         assert!(same, "what was right still is");
-        let used = |host: u8| next.neighbours[&IpAddr::from([10, 0, 0, host])].used.load(Ordering::Relaxed);
+        let used = |host: u8| {
+            next.neighbours.get(IpAddr::from([10, 0, 0, host])).unwrap().used.load(Ordering::Relaxed)
+        };
         assert!(used(1) && !used(2) && !used(3));
         for other in [
             make(Some([2; 6]), &routes, &hosts),

@@ -44,6 +44,7 @@ use crate::{FrameMut, FramePort, Port, Sent, Vector};
 use header::Version;
 use kernel::Reader;
 use resolver::Resolver;
+use routes::{Near, Number};
 
 /// EtherType of a VLAN tag.
 const VLAN: u16 = 0x8100;
@@ -275,7 +276,7 @@ impl<F: FramePort> Core<F> {
         batch: &mut Vector,
         selected: &[u16],
         header_len: usize,
-        prepare: impl Fn(&Link, usize, &mut Neighbours, &mut FrameMut<'_>) -> Prepared,
+        mut prepare: impl FnMut(&Link, usize, &mut Neighbours, &mut FrameMut<'_>) -> Prepared,
     ) -> Sent {
         let mut sent = Sent::default();
         self.fast.clear();
@@ -352,11 +353,11 @@ impl Neighbours {
         }
     }
 
-    #[inline]
-    fn next_hop(&mut self, to: IpAddr) -> NextHop {
+    #[inline(always)]
+    fn next_hop(&mut self, to: Number, near: &mut Near) -> NextHop {
         match self {
-            Neighbours::Kernel(reader, _) => reader.next_hop(to),
-            Neighbours::Own(resolver) => resolver.next_hop(to),
+            Neighbours::Kernel(reader, _) => reader.next_hop(to, near),
+            Neighbours::Own(resolver) => resolver.next_hop(to, near),
         }
     }
 
@@ -375,8 +376,9 @@ impl Neighbours {
     }
 
     /// Whether packets to an address are for the stack itself: our own, or a group's.
-    fn answers_for(&self, address: IpAddr) -> bool {
-        matches!(self, Neighbours::Own(resolver) if address.is_multicast() || resolver.is_ours(address))
+    #[inline(always)]
+    fn answers_for(&self, address: Number, near: &mut Near) -> bool {
+        matches!(self, Neighbours::Own(resolver) if resolver.answers_for(address, near))
     }
 
     /// Whether frames to unknown next hops can wait here.

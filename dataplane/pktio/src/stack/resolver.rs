@@ -25,7 +25,7 @@ use packet::ethernet::{self, Mac};
 use packet::{icmp, ipv4, ipv6, protocol};
 
 use super::header::Version;
-use super::routes::{Hosts, Rank, Route, Routes, Via};
+use super::routes::{Found, Hosts, Near, Number, Rank, Route, Routes, Via};
 use super::{Link, NextHop, new_version};
 use crate::{FramePort, Vector};
 
@@ -101,10 +101,10 @@ impl Shared {
 #[derive(Debug)]
 pub struct Resolver {
     shared: Arc<Shared>,
-    /// The version of `near`.
+    /// The version of the copies.
     version: Version,
     /// Neighbours to which this worker sends.
-    near: Hosts<Mac>,
+    copies: Hosts<Mac>,
     /// Frames that wait for a neighbour, by its address, and the changes of the table that they have seen.
     held: HashMap<IpAddr, Vec<Box<[u8]>>>,
     seen: u64,
@@ -140,7 +140,7 @@ impl Resolver {
     fn of(shared: Arc<Shared>) -> Resolver {
         Resolver {
             version: shared.version.load(Ordering::Acquire),
-            near: Hosts::default(),
+            copies: Hosts::default(),
             held: HashMap::new(),
             seen: 0,
             out: Vec::new(),
@@ -166,35 +166,41 @@ impl Resolver {
     }
 
     /// The neighbour that a packet goes to.
-    #[inline]
     fn hop(&self, to: IpAddr) -> Option<IpAddr> {
         match self.shared.routes.via(to) {
             Via::Link => Some(to),
             Via::Gateway(gateway) => Some(gateway),
-            Via::Elsewhere => None,
+            Via::Own | Via::Elsewhere => None,
         }
     }
 
-    #[inline]
-    pub(super) fn next_hop(&mut self, to: IpAddr) -> NextHop {
-        let Some(hop) = self.hop(to) else { return NextHop::Elsewhere };
-        match self.near.get(&hop) {
-            Some(mac) => NextHop::Mac(*mac),
-            None => self.look_up(hop),
+    #[inline(always)]
+    pub(super) fn next_hop(&mut self, to: Number, near: &mut Near) -> NextHop {
+        match self.shared.routes.find(&self.copies, to, near) {
+            Found::Host(mac) => NextHop::Mac(*mac),
+            Found::Unknown => self.look_up(to.into()),
+            Found::Elsewhere => NextHop::Elsewhere,
         }
+    }
+
+    /// Whether packets to an address are for the stack itself: our own, or a group's.
+    #[inline(always)]
+    pub(super) fn answers_for(&self, address: Number, near: &mut Near) -> bool {
+        self.shared.routes.is_own(address, near)
     }
 
     /// Looks for a neighbour in the shared table.
     #[cold]
-    fn look_up(&mut self, hop: IpAddr) -> NextHop {
+    fn look_up(&mut self, to: IpAddr) -> NextHop {
+        let Some(hop) = self.hop(to) else { return NextHop::Elsewhere };
         if self.held.contains_key(&hop) {
             // Another worker may know it by now; frames that wait go first.
             return NextHop::Unknown;
         }
-        match self.shared.table().known.get_mut(&hop) {
+        match self.shared.table().known.get_mut(hop) {
             Some(known) => {
                 known.used = true;
-                self.near.insert(hop, known.mac);
+                self.copies.insert(hop, known.mac);
                 NextHop::Mac(known.mac)
             }
             None => NextHop::Unknown,
@@ -207,7 +213,7 @@ impl Resolver {
         if !self.held.contains_key(&hop) {
             let shared = Arc::clone(&self.shared);
             let mut table = shared.table();
-            if !table.known.contains_key(&hop) && !table.pending.contains_key(&hop) {
+            if !table.known.contains(hop) && !table.pending.contains_key(&hop) {
                 if table.pending.len() >= MAX_PENDING {
                     return false;
                 }
@@ -241,7 +247,7 @@ impl Resolver {
         self.seen = changes;
         let (table, released, lost) = (self.shared.table(), &mut self.released, &mut self.lost);
         self.held.retain(|hop, frames| {
-            if let Some(known) = table.known.get(hop) {
+            if let Some(known) = table.known.get(*hop) {
                 for mut frame in frames.drain(..) {
                     frame[..6].copy_from_slice(&known.mac);
                     released.push(frame);
@@ -288,7 +294,7 @@ impl Resolver {
         let version = self.shared.version.load(Ordering::Acquire);
         if version != self.version {
             self.version = version;
-            self.near.clear();
+            self.copies = Hosts::default();
         }
         let now = net::time::now_std();
         if now >= self.next_look {
@@ -329,7 +335,7 @@ impl Resolver {
                 return false;
             }
             known.asked += 1;
-            self.ask(*hop);
+            self.ask(hop);
             true
         });
         drop(table);
@@ -346,7 +352,7 @@ impl Resolver {
         let shared = Arc::clone(&self.shared);
         let mut table = shared.table();
         let pending = table.pending.remove(&address).is_some();
-        let used = pending || table.known.contains_key(&address);
+        let used = pending || table.known.contains(address);
         if mac[0] & 1 == 0 && (used || (asked && table.known.len() < MAX_KNOWN)) {
             let known = Known { mac, confirmed: net::time::now_std(), used, asked: 0 };
             if table.known.insert(address, known).is_some_and(|last| last.used && last.mac != mac) {
@@ -485,15 +491,16 @@ impl Resolver {
 /// What an interface with `addresses` reaches. Our own addresses and those of broadcasts are no next hops.
 fn routes(addresses: &[Cidr], gateways: &[IpAddr]) -> Routes {
     let is_ours = |address: IpAddr| addresses.iter().any(|own| own.address() == address);
-    let own = addresses.iter().map(|own| Cidr::host(own.address()));
+    let own = addresses.iter().map(|own| (Cidr::host(own.address()), Via::Own));
     let broadcasts = addresses.iter().filter_map(|own| match own.network().address() {
         IpAddr::V4(first) if own.prefix() < 31 => {
             let last = first.to_bits() | u32::MAX >> own.prefix();
-            Some(Cidr::host(Ipv4Addr::from_bits(last).into()))
+            Some((Cidr::host(Ipv4Addr::from_bits(last).into()), Via::Elsewhere))
         }
         _ => None,
     });
-    let none = own.chain(broadcasts).map(|network| Route { network, rank: Rank::Local, via: Via::Elsewhere });
+    // Our own addresses come first, should one be a broadcast's too.
+    let none = own.chain(broadcasts).map(|(network, via)| Route { network, rank: Rank::Local, via });
     let links = addresses.iter().map(|own| Route { network: *own, rank: Rank::Metric(0), via: Via::Link });
     // Where there are several, the first one of a family.
     let gateways =

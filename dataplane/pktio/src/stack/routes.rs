@@ -7,9 +7,115 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use foldhash::fast::RandomState;
 use net::link::Cidr;
 
-/// Neighbours of an interface, by address. Readers look addresses of users' packets up, so the hash is a fast one;
-/// what is in it is bounded, whoever is on the link.
-pub(super) type Hosts<T> = HashMap<IpAddr, T, RandomState>;
+/// An address as a number. On its way through the stages of a look-up it stays in registers, as an [`IpAddr`] does not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Number {
+    V4(u32),
+    V6(u128),
+}
+
+impl From<IpAddr> for Number {
+    #[inline(always)]
+    fn from(address: IpAddr) -> Number {
+        match address {
+            IpAddr::V4(address) => Number::V4(address.to_bits()),
+            IpAddr::V6(address) => Number::V6(address.to_bits()),
+        }
+    }
+}
+
+impl From<Number> for IpAddr {
+    #[inline(always)]
+    fn from(number: Number) -> IpAddr {
+        match number {
+            Number::V4(number) => Ipv4Addr::from_bits(number).into(),
+            Number::V6(number) => Ipv6Addr::from_bits(number).into(),
+        }
+    }
+}
+
+impl Number {
+    /// Where an IP packet goes, if its header is there.
+    #[inline(always)]
+    pub(super) fn destination(packet: &[u8]) -> Option<Number> {
+        match packet.first()? >> 4 {
+            4 => Some(Number::V4(u32::from_be_bytes(*packet.get(16..)?.first_chunk()?))),
+            6 => Some(Number::V6(u128::from_be_bytes(*packet.get(24..)?.first_chunk()?))),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn is_ipv4(self) -> bool {
+        matches!(self, Number::V4(_))
+    }
+}
+
+/// Neighbours of an interface, by address. There is a look-up for each packet to a data network, so the two families have
+/// maps of their own: an address as a number costs one multiplication to hash.
+#[derive(Clone, Debug)]
+pub(super) struct Hosts<T> {
+    ipv4: HashMap<u32, T, RandomState>,
+    ipv6: HashMap<u128, T, RandomState>,
+}
+
+impl<T> Default for Hosts<T> {
+    fn default() -> Hosts<T> {
+        Hosts { ipv4: HashMap::default(), ipv6: HashMap::default() }
+    }
+}
+
+impl<T> Hosts<T> {
+    pub(super) fn len(&self) -> usize {
+        self.ipv4.len() + self.ipv6.len()
+    }
+
+    pub(super) fn contains(&self, address: IpAddr) -> bool {
+        self.get(address).is_some()
+    }
+
+    #[inline(always)]
+    pub(super) fn get(&self, address: impl Into<Number>) -> Option<&T> {
+        match address.into() {
+            Number::V4(address) => self.ipv4.get(&address),
+            Number::V6(address) => self.ipv6.get(&address),
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, address: IpAddr) -> Option<&mut T> {
+        match address.into() {
+            Number::V4(address) => self.ipv4.get_mut(&address),
+            Number::V6(address) => self.ipv6.get_mut(&address),
+        }
+    }
+
+    /// Returns what stood for the address before.
+    pub(super) fn insert(&mut self, address: IpAddr, host: T) -> Option<T> {
+        match address.into() {
+            Number::V4(address) => self.ipv4.insert(address, host),
+            Number::V6(address) => self.ipv6.insert(address, host),
+        }
+    }
+
+    /// Keeps the hosts for which `keep` says so.
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(IpAddr, &mut T) -> bool) {
+        self.ipv4.retain(|address, host| keep(Number::V4(*address).into(), host));
+        self.ipv6.retain(|address, host| keep(Number::V6(*address).into(), host));
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (IpAddr, &T)> {
+        let ipv4 = self.ipv4.iter().map(|(address, host)| (Number::V4(*address).into(), host));
+        ipv4.chain(self.ipv6.iter().map(|(address, host)| (Number::V6(*address).into(), host)))
+    }
+}
+
+impl<T> FromIterator<(IpAddr, T)> for Hosts<T> {
+    fn from_iter<I: IntoIterator<Item = (IpAddr, T)>>(hosts: I) -> Hosts<T> {
+        let mut all = Hosts::default();
+        hosts.into_iter().for_each(|(address, host)| drop(all.insert(address, host)));
+        all
+    }
+}
 
 /// Where packets to some destinations go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,7 +124,9 @@ pub(super) enum Via {
     Link,
     /// To a router on the link.
     Gateway(IpAddr),
-    /// Not through this interface: to an address of our own, to a group, through another interface, or nowhere.
+    /// To an address of the interface's own, or to a group.
+    Own,
+    /// Not through this interface: through another one, or nowhere.
     Elsewhere,
 }
 
@@ -44,26 +152,76 @@ pub(super) enum Rank {
 pub(super) struct Routes {
     ipv4: Ranges<u32>,
     ipv6: Ranges<u128>,
+    /// Those to which ranges refer.
+    gateways: Vec<IpAddr>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Ranges<K> {
     /// First addresses, in order.
     first: Vec<K>,
-    via: Vec<Via>,
+    ways: Vec<Way>,
+}
+
+/// A [`Via`] with the number of the gateway.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Link,
+    Gateway(u32),
+    Own,
+    Elsewhere,
+}
+
+/// The ranges in which addresses were found last: packets of one vector tend to go the same way. Only for as long as the
+/// routes do not change.
+pub(super) struct Near {
+    ipv4: (u32, u32, Way),
+    ipv6: (u128, u128, Way),
+}
+
+impl Default for Near {
+    /// No range.
+    fn default() -> Near {
+        Near { ipv4: (1, 0, Way::Elsewhere), ipv6: (1, 0, Way::Elsewhere) }
+    }
+}
+
+/// What became of looking a next hop up.
+pub(super) enum Found<'h, T> {
+    /// A neighbour.
+    Host(&'h T),
+    /// A neighbour about which nothing is known.
+    Unknown,
+    /// The way is none of this interface.
+    Elsewhere,
 }
 
 impl<K> Default for Ranges<K> {
     fn default() -> Ranges<K> {
-        Ranges { first: Vec::new(), via: Vec::new() }
+        Ranges { first: Vec::new(), ways: Vec::new() }
     }
 }
 
-impl<K: Ord> Ranges<K> {
+impl<K: Ord + Copy> Ranges<K> {
+    /// The way to an address: that of `near`, if it is in this range, else that of its own range, which becomes `near`.
+    /// `most` is the last address.
     #[inline(always)]
-    fn get(&self, address: K) -> Via {
-        let behind = self.first.partition_point(|first| *first <= address);
-        self.via.get(behind.wrapping_sub(1)).copied().unwrap_or(Via::Elsewhere)
+    fn get(&self, address: K, near: &mut (K, K, Way), most: K) -> Way {
+        if !(near.0 <= address && address < near.1) {
+            *near = self.find(address, most);
+        }
+        near.2
+    }
+
+    /// The range of an address: its first address, that of the next range, and the way. The last range is cut short at the
+    /// last address, which is not in it.
+    fn find(&self, address: K, most: K) -> (K, K, Way) {
+        let next = self.first.partition_point(|first| *first <= address);
+        let at = next.wrapping_sub(1);
+        match (self.first.get(at), self.ways.get(at)) {
+            (Some(first), Some(way)) => (*first, self.first.get(next).copied().unwrap_or(most), *way),
+            _ => (address, address, Way::Elsewhere),
+        }
     }
 }
 
@@ -71,30 +229,75 @@ impl Routes {
     /// The order of `routes` does not matter. Groups and the broadcast address are never reached through them.
     pub(super) fn new(routes: impl IntoIterator<Item = Route>) -> Routes {
         let groups = [
-            (IpAddr::V4(Ipv4Addr::new(224, 0, 0, 0)), 4),
-            (IpAddr::V4(Ipv4Addr::BROADCAST), 32),
-            (IpAddr::V6(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0)), 8),
+            (IpAddr::V4(Ipv4Addr::new(224, 0, 0, 0)), 4, Via::Own),
+            (IpAddr::V4(Ipv4Addr::BROADCAST), 32, Via::Elsewhere),
+            (IpAddr::V6(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0)), 8, Via::Own),
         ];
-        let groups = groups.into_iter().filter_map(|(address, prefix)| Cidr::new(address, prefix));
-        let groups = groups.map(|network| Route { network, rank: Rank::Local, via: Via::Elsewhere });
+        let groups = groups.into_iter().filter_map(|(address, prefix, via)| {
+            Some(Route { network: Cidr::new(address, prefix)?, rank: Rank::Local, via })
+        });
         let (ipv4, ipv6): (Vec<Block>, Vec<Block>) =
             groups.chain(routes).map(Block::of).partition(|block| block.ipv4);
-        let (ipv4, ipv6) = (ranges(ipv4), ranges(ipv6));
+        let mut gateways = Vec::new();
+        let mut way = |via| match via {
+            Via::Link => Way::Link,
+            Via::Gateway(gateway) => {
+                let known = gateways.iter().position(|known| *known == gateway);
+                if known.is_none() {
+                    gateways.push(gateway);
+                }
+                Way::Gateway(known.unwrap_or(gateways.len() - 1) as u32)
+            }
+            Via::Own => Way::Own,
+            Via::Elsewhere => Way::Elsewhere,
+        };
         // What begins behind the last IPv4 address is not one.
-        let ipv4 = ipv4.into_iter().filter_map(|(first, via)| Some((u32::try_from(first).ok()?, via)));
-        let (first, via) = ipv4.unzip();
-        let ipv4 = Ranges { first, via };
-        let (first, via) = ipv6.into_iter().unzip();
-        Routes { ipv4, ipv6: Ranges { first, via } }
+        let ipv4 =
+            ranges(ipv4).into_iter().filter_map(|(first, via)| Some((u32::try_from(first).ok()?, way(via))));
+        let (first, ways) = ipv4.unzip();
+        let ipv4 = Ranges { first, ways };
+        let (first, ways) = ranges(ipv6).into_iter().map(|(first, via)| (first, way(via))).unzip();
+        let ipv6 = Ranges { first, ways };
+        Routes { ipv4, ipv6, gateways }
+    }
+
+    #[inline(always)]
+    fn way(&self, to: Number, near: &mut Near) -> Way {
+        match to {
+            Number::V4(to) => self.ipv4.get(to, &mut near.ipv4, u32::MAX),
+            Number::V6(to) => self.ipv6.get(to, &mut near.ipv6, u128::MAX),
+        }
     }
 
     /// The way to an address.
-    #[inline(always)]
     pub(super) fn via(&self, to: IpAddr) -> Via {
-        match to {
-            IpAddr::V4(to) => self.ipv4.get(to.to_bits()),
-            IpAddr::V6(to) => self.ipv6.get(to.to_bits()),
+        match self.way(to.into(), &mut Near::default()) {
+            Way::Link => Via::Link,
+            Way::Gateway(number) => {
+                self.gateways.get(number as usize).copied().map_or(Via::Elsewhere, Via::Gateway)
+            }
+            Way::Own => Via::Own,
+            Way::Elsewhere => Via::Elsewhere,
         }
+    }
+
+    /// Whether an address is one of the interface's own or a group's.
+    #[inline(always)]
+    pub(super) fn is_own(&self, to: Number, near: &mut Near) -> bool {
+        self.way(to, near) == Way::Own
+    }
+
+    /// The neighbour among `hosts` to which packets to an address go.
+    #[inline(always)]
+    pub(super) fn find<'h, T>(&self, hosts: &'h Hosts<T>, to: Number, near: &mut Near) -> Found<'h, T> {
+        let host = match self.way(to, near) {
+            Way::Link => hosts.get(to),
+            Way::Gateway(number) => {
+                self.gateways.get(number as usize).and_then(|gateway| hosts.get(*gateway))
+            }
+            Way::Own | Way::Elsewhere => return Found::Elsewhere,
+        };
+        host.map_or(Found::Unknown, Found::Host)
     }
 }
 
@@ -165,6 +368,7 @@ mod tests {
         let network: Cidr = network.parse().unwrap();
         let via = match gateway {
             0 => Via::Link,
+            254 => Via::Own,
             255 => Via::Elsewhere,
             n => Via::Gateway(IpAddr::from([10, 0, 0, n])),
         };
@@ -176,8 +380,8 @@ mod tests {
         let groups: [Cidr; 3] =
             ["224.0.0.0/4", "255.255.255.255/32", "ff00::/8"].map(|text| text.parse().unwrap());
         let covering = || routes.iter().filter(|route| route.network.contains(to));
-        if groups.iter().any(|group| group.contains(to)) {
-            return Via::Elsewhere;
+        if let Some(group) = groups.iter().find(|group| group.contains(to)) {
+            return if group.prefix() == 32 { Via::Elsewhere } else { Via::Own };
         }
         if let Some(local) =
             covering().filter(|route| route.rank == Rank::Local).min_by_key(|r| r.network.prefix())
@@ -231,9 +435,16 @@ mod tests {
                 [block.first.wrapping_sub(1), block.first, block.last, block.last.wrapping_add(1)]
                     .map(|at| (block.ipv4, at))
             });
+            let mut near = Near::default();
             for (ipv4, at) in edges.chain([(true, 0), (true, u128::MAX), (false, 0), (false, u128::MAX)]) {
                 let to = if ipv4 { IpAddr::V4((at as u32).into()) } else { IpAddr::V6(at.into()) };
                 assert_eq!(table.via(to), linear(&routes, to), "{round}: {to} of {routes:?}");
+                // From wherever the last address was.
+                assert_eq!(
+                    table.way(to.into(), &mut near),
+                    table.way(to.into(), &mut Near::default()),
+                    "{round}: {to}"
+                );
             }
         }
     }
@@ -244,7 +455,7 @@ mod tests {
             route("0.0.0.0/0", Rank::Metric(100), 9),
             route("0.0.0.0/0", Rank::Metric(10), 1),
             route("10.0.0.0/24", Rank::Metric(0), 0),
-            route("10.0.0.1/32", Rank::Local, 255),
+            route("10.0.0.1/32", Rank::Local, 254),
             route("10.1.0.0/16", Rank::Metric(0), 255),
             route("10.1.9.0/24", Rank::Metric(0), 2),
             route("127.0.0.0/8", Rank::Local, 255),
@@ -256,7 +467,7 @@ mod tests {
             ("0.0.0.0", gateway(1)),
             ("9.255.255.255", gateway(1)),
             ("10.0.0.0", Via::Link),
-            ("10.0.0.1", Via::Elsewhere),
+            ("10.0.0.1", Via::Own),
             ("10.0.0.2", Via::Link),
             ("10.0.1.0", gateway(1)),
             ("10.1.8.255", Via::Elsewhere),
@@ -264,13 +475,13 @@ mod tests {
             ("10.1.10.0", Via::Elsewhere),
             ("127.5.0.1", Via::Elsewhere),
             ("223.255.255.255", gateway(1)),
-            ("224.0.0.1", Via::Elsewhere),
+            ("224.0.0.1", Via::Own),
             ("240.0.0.1", gateway(1)),
             ("255.255.255.255", Via::Elsewhere),
             ("2001:db8:ffff::1", Via::Link),
             ("2001:db9::", Via::Elsewhere),
             ("::ffff:10.0.0.2", Via::Elsewhere),
-            ("ff02::1", Via::Elsewhere),
+            ("ff02::1", Via::Own),
         ] {
             assert_eq!(routes.via(to.parse().unwrap()), expected, "{to}");
         }

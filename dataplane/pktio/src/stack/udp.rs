@@ -9,6 +9,7 @@ use packet::protocol;
 use telemetry::DropReason;
 
 use super::header::{Header, Version, fold, sum};
+use super::routes::{Near, Number};
 use super::{Core, Link, Neighbours, NextHop, Prepared, Received};
 use crate::peers::View;
 use crate::{FramePort, Port, Sent, Vector};
@@ -53,10 +54,10 @@ impl<F: FramePort> Port for UdpStack<F> {
     fn receive(&mut self, batch: &mut Vector) -> io::Result<usize> {
         let local = self.local;
         self.core.receive(batch, |link, _, buffer| match strip(link, local, buffer.packet()) {
-            Some((peer, start, end)) => {
+            Some(((source, port), start, end)) => {
                 buffer.truncate(end);
                 buffer.trim_front(start);
-                *buffer.peer = peer;
+                *buffer.peer = SocketAddr::new(source.into(), port);
                 Received::Packet
             }
             None => Received::Other,
@@ -86,7 +87,7 @@ impl<F: FramePort> Port for UdpStack<F> {
                 None if number == 0 => *buffer.peer,
                 None => return Prepared::Error,
             };
-            let mac = match neighbours.next_hop(peer.ip()) {
+            let mac = match neighbours.next_hop(peer.ip().into(), &mut Near::default()) {
                 NextHop::Mac(mac) => Some(mac),
                 NextHop::Unknown if neighbours.holds() => None,
                 _ => return Prepared::NoNextHop,
@@ -126,8 +127,8 @@ fn be16(bytes: &[u8], at: usize) -> usize {
 
 /// The sender of a datagram to `local`, and where its payload begins and ends in the frame. `None` for everything
 /// else, fragments among it.
-#[inline]
-fn strip(link: &Link, local: SocketAddr, frame: &[u8]) -> Option<(SocketAddr, usize, usize)> {
+#[inline(always)]
+fn strip(link: &Link, local: SocketAddr, frame: &[u8]) -> Option<((Number, u16), usize, usize)> {
     let (ethertype, packet) = link.payload(frame)?;
     let (source, at, end) = match (local.ip(), ethertype) {
         (IpAddr::V4(local), ethernet::IPV4) => ipv4(local, packet)?,
@@ -140,13 +141,12 @@ fn strip(link: &Link, local: SocketAddr, frame: &[u8]) -> Option<(SocketAddr, us
         return None;
     }
     let start = link.header_len() + at;
-    let peer = SocketAddr::new(source, be16(udp, 0) as u16);
-    Some((peer, start + UDP_HEADER, start + length))
+    Some(((source, be16(udp, 0) as u16), start + UDP_HEADER, start + length))
 }
 
 /// Source, and the extent of the UDP datagram, of an IPv4 packet to `local`.
-#[inline]
-fn ipv4(local: Ipv4Addr, packet: &[u8]) -> Option<(IpAddr, usize, usize)> {
+#[inline(always)]
+fn ipv4(local: Ipv4Addr, packet: &[u8]) -> Option<(Number, usize, usize)> {
     let fixed = packet.get(..IPV4_HEADER)?;
     let header = usize::from(fixed[0] & 0x0F) * 4;
     let total = be16(fixed, 2);
@@ -158,18 +158,18 @@ fn ipv4(local: Ipv4Addr, packet: &[u8]) -> Option<(IpAddr, usize, usize)> {
         && fixed[9] == protocol::UDP
         && fixed[16..20] == local.octets()
         && fold(sum(&packet[..header])) == u16::MAX;
-    let source = Ipv4Addr::new(fixed[12], fixed[13], fixed[14], fixed[15]);
-    valid.then_some((source.into(), header, total))
+    let source = u32::from_be_bytes(*fixed[12..].first_chunk()?);
+    valid.then_some((Number::V4(source), header, total))
 }
 
 /// As [`ipv4`]; extension headers are not expected between tunnel endpoints.
-fn ipv6(local: Ipv6Addr, packet: &[u8]) -> Option<(IpAddr, usize, usize)> {
+fn ipv6(local: Ipv6Addr, packet: &[u8]) -> Option<(Number, usize, usize)> {
     let fixed = packet.get(..IPV6_HEADER)?;
     let total = IPV6_HEADER + be16(fixed, 4);
     let valid = fixed[0] >> 4 == 6
         && fixed[6] == protocol::UDP
         && fixed[24..40] == local.octets()
         && total <= packet.len();
-    let source = Ipv6Addr::from(<[u8; 16]>::try_from(&fixed[8..24]).ok()?);
-    valid.then_some((source.into(), IPV6_HEADER, total))
+    let source = u128::from_be_bytes(*fixed[8..].first_chunk()?);
+    valid.then_some((Number::V6(source), IPV6_HEADER, total))
 }
