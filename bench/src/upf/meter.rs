@@ -83,6 +83,10 @@ impl<F: FramePort> Port for Metered<F> {
         self.frames.unsent()
     }
 
+    fn before_sleep(&mut self) -> std::io::Result<()> {
+        self.frames.before_sleep()
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.frames.fd()
     }

@@ -276,6 +276,9 @@ impl<G: Graph> Run<G> {
 
     /// Sleeps until an input has packets, somebody wakes the worker, or something is due.
     fn sleep(&mut self, deaf: bool, now_ns: u64, next_turn_ns: Option<u64>) -> io::Result<()> {
+        for input in &self.inputs {
+            self.ports[*input].before_sleep()?;
+        }
         let nap = if deaf {
             Some(NAP)
         } else if self.ports.iter().any(|port| port.unsent()) {

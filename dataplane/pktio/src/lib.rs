@@ -96,6 +96,15 @@ pub trait Port: Send {
         false
     }
 
+    /// The owner is about to sleep until [`Port::fd`] is readable. A port that has been told so once need not keep its
+    /// descriptor up to date while there is traffic, which costs the kernel work for each packet.
+    ///
+    /// # Errors
+    /// The descriptor cannot be brought up to date: the owner must not rely on it.
+    fn before_sleep(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Gives the port the handle that wakes its owner from sleep, for a port that also sends what others hand to it
     /// ([`outbox`]).
     fn wake_with(&mut self, waker: &poll::Waker) {

@@ -126,6 +126,10 @@ impl<P: Port> Port for Shared<P> {
         self.port.unsent() || self.queue.count.load(Ordering::Relaxed) > 0
     }
 
+    fn before_sleep(&mut self) -> io::Result<()> {
+        self.port.before_sleep()
+    }
+
     fn wake_with(&mut self, waker: &Waker) {
         // Packets that wait already are sent when the owner receives for the first time.
         self.queue.lock().waker = Some(waker.clone());

@@ -131,6 +131,52 @@ fn packets_of_other_memory_are_copied_and_bounds_hold() {
     assert_eq!(kept.frames()[0].packet()[42..82], [6; 40]);
 }
 
+/// With traffic nobody watches the sockets of an owner that says when it sleeps. It is told of a frame all the same, whether that
+/// came before or after it said so.
+#[test]
+fn an_owner_that_sleeps_is_told_of_frames() {
+    let net = Net::new();
+    let (_interface, mut port, _memory) = open(&net.ours, "up0", &[gtpu()]).unwrap();
+    let socket = net.peer.enter(|| UdpSocket::bind("10.0.0.2:0").unwrap()).unwrap();
+    let mut poller = Poller::new().unwrap();
+    poller.add(port.fd().unwrap(), 1).unwrap();
+    let mut batch = Vector::new(64, 2048);
+    let all: Vec<u16> = (0..64).collect();
+    let send =
+        |count| (0..count).for_each(|_| assert_eq!(socket.send_to(&[7; 40], "10.0.0.1:2152").unwrap(), 40));
+    let mut is_told = |within_ms| {
+        let mut told = false;
+        poller.wait(Some(within_ms), |_| told = true).unwrap();
+        told
+    };
+    for says in [false, true, true, true] {
+        for (before, after) in [(1, 0), (0, 1), (1, 0), (3, 3)] {
+            send(64);
+            assert_eq!(port.receive(&mut batch).unwrap(), 64);
+            batch.frames_mut().for_each(|mut frame| reverse(frame.packet_mut()));
+            assert_eq!(port.transmit(&mut batch, &all).packets, 64);
+            send(before);
+            if says {
+                port.before_sleep().unwrap();
+            }
+            send(after);
+            assert!(is_told(5000), "{says}, {before} before, {after} after");
+            assert_eq!(port.receive(&mut batch).unwrap(), before + after);
+            assert!(!is_told(0), "there is nothing left");
+        }
+    }
+    // Now it does not sleep.
+    for _ in 0..2 {
+        send(64);
+        assert_eq!(port.receive(&mut batch).unwrap(), 64);
+    }
+    send(1);
+    assert!(!is_told(50), "nobody watches");
+    port.before_sleep().unwrap();
+    port.before_sleep().unwrap();
+    assert!(is_told(5000));
+}
+
 #[test]
 fn what_the_kernel_leaves_in_the_ring_is_sent_with_a_later_look() {
     let net = Net::new();

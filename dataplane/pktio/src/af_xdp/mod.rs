@@ -16,6 +16,7 @@ mod ring;
 mod socket;
 mod umem;
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -40,6 +41,9 @@ const KERNEL_HEADROOM: usize = 256;
 const LINK_HEADER: usize = 18;
 /// Queues of one interface at most: as many as the largest adapters have.
 const MAX_QUEUES: u32 = 256;
+/// Frames without a sleep from which on there is traffic: then the two system calls around the next sleep cost less than
+/// being watched.
+const BUSY: usize = 128;
 /// How often the kernel's counters are read while frames come in: a system call for each socket.
 const READ_EVERY: Duration = Duration::from_millis(10);
 
@@ -228,8 +232,13 @@ pub struct AfXdpPort {
     sockets: Vec<Socket>,
     /// Which socket receives first: they take turns.
     turn: usize,
-    /// Over the sockets, where there are several.
-    any: Option<AnyOf>,
+    /// Over the sockets, while they are watched.
+    any: AnyOf,
+    watched: Cell<bool>,
+    /// The owner says when it goes to sleep. Otherwise the sockets are watched once somebody has asked for the descriptor.
+    owner_tells: bool,
+    /// Frames since it last did.
+    frames: usize,
     /// Frames have come in since the kernel's counters were read, and when these are read again.
     received: bool,
     next_reading: std::time::Instant,
@@ -273,16 +282,49 @@ impl AfXdpPort {
         if sockets.iter().any(|socket| socket.mode() == Mode::Copy) && options.mode != Some(Mode::Copy) {
             tracing::info!(interface = name, "AF_XDP without zero-copy: the kernel copies each packet once");
         }
-        let fds = || sockets.iter().map(|socket| socket.fd().as_fd());
-        let any = (sockets.len() > 1).then(|| AnyOf::new(fds())).transpose();
-        let any = any.map_err(|error| AfXdpError::Device { name: name.clone(), error })?;
+        let any = AnyOf::new([]).map_err(|error| AfXdpError::Device { name: name.clone(), error })?;
         let interface = Arc::clone(interface);
-        Ok(AfXdpPort { interface, sockets, turn: 0, any, received: true, next_reading: time::now_std() })
+        Ok(AfXdpPort {
+            interface,
+            sockets,
+            turn: 0,
+            any,
+            watched: Cell::new(false),
+            owner_tells: false,
+            frames: 0,
+            received: true,
+            next_reading: time::now_std(),
+        })
     }
 
     /// Copy or zero-copy.
     pub fn mode(&self) -> Mode {
         self.sockets[0].mode()
+    }
+
+    /// For every frame that leaves and every few that come, the kernel calls whoever watches a socket. So nobody does while
+    /// there is traffic, until the owner wants to sleep.
+    #[inline]
+    fn count(&mut self, frames: usize) {
+        self.frames += frames;
+        if self.frames >= BUSY && self.owner_tells && self.watched.replace(false) {
+            // One that stays is found there when the others are added again.
+            self.sockets.iter().for_each(|socket| drop(self.any.remove(socket.fd().as_fd())));
+        }
+    }
+
+    /// Makes the descriptor tell of frames.
+    fn watch(&self) -> io::Result<()> {
+        if !self.watched.get() {
+            for socket in &self.sockets {
+                match self.any.add(socket.fd().as_fd()) {
+                    Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                    _ => {}
+                }
+            }
+            self.watched.set(true);
+        }
+        Ok(())
     }
 
     /// Frames in the rings between this port and the kernel, in both directions. Exact while the kernel moves none.
@@ -305,10 +347,12 @@ impl Port for AfXdpPort {
         }
         self.turn = (self.turn + 1) % count;
         self.received |= !batch.is_empty();
+        self.count(batch.len());
         Ok(batch.len())
     }
 
     fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
+        self.count(selected.len());
         // Any queue sends anything, and one keeps the order.
         self.sockets[0].transmit(batch, selected)
     }
@@ -343,11 +387,15 @@ impl Port for AfXdpPort {
         self.sockets.iter().any(Socket::unsent)
     }
 
+    fn before_sleep(&mut self) -> io::Result<()> {
+        (self.owner_tells, self.frames) = (true, 0);
+        self.watch()
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(match &self.any {
-            Some(any) => any.as_fd(),
-            None => self.sockets[0].fd().as_fd(),
-        })
+        // Without it the owner looks from time to time.
+        let tells = self.owner_tells || self.watch().is_ok();
+        tells.then(|| self.any.as_fd())
     }
 }
 

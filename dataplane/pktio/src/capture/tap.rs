@@ -162,6 +162,10 @@ impl<P: FramePort> Port for Tapped<P> {
         self.port.unsent()
     }
 
+    fn before_sleep(&mut self) -> io::Result<()> {
+        self.port.before_sleep()
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.port.fd()
     }

@@ -91,6 +91,10 @@ impl<F: FramePort> Port for IpStack<F> {
         self.core.unsent()
     }
 
+    fn before_sleep(&mut self) -> io::Result<()> {
+        self.core.frames.before_sleep()
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.core.fd()
     }

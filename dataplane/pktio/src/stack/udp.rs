@@ -115,6 +115,10 @@ impl<F: FramePort> Port for UdpStack<F> {
         self.core.unsent()
     }
 
+    fn before_sleep(&mut self) -> io::Result<()> {
+        self.core.frames.before_sleep()
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.core.fd()
     }

@@ -216,6 +216,10 @@ impl Port for Queues {
         self.is_served() && self.port.as_ref().is_some_and(|port| port.unsent())
     }
 
+    fn before_sleep(&mut self) -> io::Result<()> {
+        self.port.as_mut().map_or(Ok(()), |port| port.before_sleep())
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.any.as_fd())
     }
