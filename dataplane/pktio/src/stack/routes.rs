@@ -377,18 +377,16 @@ mod tests {
 
     /// What the ranges stand for, one route after the other.
     fn linear(routes: &[Route], to: IpAddr) -> Via {
-        let groups: [Cidr; 3] =
-            ["224.0.0.0/4", "255.255.255.255/32", "ff00::/8"].map(|text| text.parse().unwrap());
-        let covering = || routes.iter().filter(|route| route.network.contains(to));
-        if let Some(group) = groups.iter().find(|group| group.contains(to)) {
-            return if group.prefix() == 32 { Via::Elsewhere } else { Via::Own };
-        }
-        if let Some(local) =
-            covering().filter(|route| route.rank == Rank::Local).min_by_key(|r| r.network.prefix())
-        {
-            return local.via;
-        }
-        let best = covering().min_by_key(|route| (Reverse(route.network.prefix()), route.rank));
+        let groups = [
+            route("224.0.0.0/4", Rank::Local, 254),
+            route("255.255.255.255/32", Rank::Local, 255),
+            route("ff00::/8", Rank::Local, 254),
+        ];
+        let covering = || groups.iter().chain(routes).filter(|route| route.network.contains(to));
+        let local = covering().filter(|route| route.rank == Rank::Local);
+        let best = local
+            .min_by_key(|route| route.network.prefix())
+            .or_else(|| covering().min_by_key(|route| (Reverse(route.network.prefix()), route.rank)));
         best.map_or(Via::Elsewhere, |route| route.via)
     }
 
