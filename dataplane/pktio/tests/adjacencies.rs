@@ -508,6 +508,63 @@ fn changes_in_the_kernel_reach_every_header() {
     }
 }
 
+/// Workers with two endpoints send to one number, while it is given other addresses and the kernel's neighbours move: each
+/// frame is one of its worker's, to an address that the number had, at a place where that was.
+#[test]
+fn workers_share_a_table_that_changes() {
+    let (ours, _other, index) = kernel_net();
+    let place = |host: u8, n: u8| {
+        let command = "neighbour replace 10.0.0.";
+        run(&ours, &format!("{command}{host} lladdr 02:00:00:00:09:{n:02x} dev up0 nud permanent"));
+    };
+    let peers = Arc::new(Peers::default());
+    let hosts: [u8; 2] = [8, 9];
+    let address = |host: u8| SocketAddr::from(([10, 0, 0, host], 2000 + u16::from(host)));
+    hosts.iter().for_each(|host| place(*host, *host));
+    assert!(peers.set(1, address(8)));
+    let tables = ours.enter(|| KernelTables::follow(index).unwrap()).unwrap();
+    let stop = AtomicBool::new(false);
+    let work = |local: &str| {
+        let local = socket(local);
+        let possible: HashSet<Vec<u8>> = hosts
+            .iter()
+            .flat_map(|host| {
+                [*host, host + 16].map(|n| datagram(mac(n), None, local, address(*host), 0, b"user's"))
+            })
+            .collect();
+        let (port, wire) = pair(1 << 10);
+        let neighbours = Neighbours::Kernel(tables.reader(), Box::new(Slow::default()));
+        let mut stack = UdpStack::new(Frames(port), local, None, neighbours).unwrap();
+        let mut seen = HashSet::new();
+        while !stop.load(Relaxed) {
+            assert_eq!(send(&mut stack, &peers, 1, &[(0, b"user's"); 32]).packets, 32);
+            for frame in frames(&wire) {
+                assert!(possible.contains(&frame), "{local}: {frame:02x?}");
+                seen.insert(frame);
+            }
+        }
+        seen.len()
+    };
+    std::thread::scope(|scope| {
+        let workers =
+            ["10.0.0.1:2152", "10.0.0.1:2152", "10.0.0.1:2153"].map(|local| scope.spawn(move || work(local)));
+        for round in 0..16u8 {
+            hosts.iter().for_each(|host| place(*host, host + 16 * (round % 2)));
+            for n in 0..50 {
+                assert!(peers.set(1, address(hosts[n % 2])));
+                std::thread::yield_now();
+            }
+            if workers.iter().any(std::thread::ScopedJoinHandle::is_finished) {
+                break;
+            }
+        }
+        stop.store(true, Relaxed);
+        for worker in workers {
+            assert!(worker.join().unwrap() > 1, "it changed meanwhile");
+        }
+    });
+}
+
 /// N6: what the kernel would not simply send to a router or neighbour is left to it.
 #[test]
 fn packets_that_are_not_simply_sent_are_left_to_the_kernel() {
