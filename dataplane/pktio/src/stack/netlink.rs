@@ -148,8 +148,18 @@ impl Netlink {
 
     /// Asks for a whole table and calls `each` with the body of every entry of type `kind`.
     fn dump(&mut self, question: u16, kind: u16, mut each: impl FnMut(&[u8])) -> io::Result<()> {
-        let body = if question == libc::RTM_GETLINK { LINK_BODY } else { BODY };
-        self.send(question, NLM_F_DUMP, &[0; LINK_BODY][..body])?;
+        self.send(question, NLM_F_DUMP, &[0; BODY])?;
+        self.answer(|found, body| {
+            if found == kind {
+                each(body);
+            }
+            false
+        })
+    }
+
+    /// Calls `each` with the types and bodies of the messages that answer the last question, until it says that it has all,
+    /// or the answer ends.
+    fn answer(&self, mut each: impl FnMut(u16, &[u8]) -> bool) -> io::Result<()> {
         let mut buffer = vec![0u8; BUFFER];
         loop {
             let length = self.read(&mut buffer, 0)?;
@@ -160,14 +170,15 @@ impl Netlink {
                     // The end of an answer that was given up.
                     continue;
                 }
-                match i32::from(u16::from_ne_bytes([header[4], header[5]])) {
+                let kind = u16::from_ne_bytes([header[4], header[5]]);
+                match i32::from(kind) {
                     libc::NLMSG_DONE => return Ok(()),
                     libc::NLMSG_ERROR => {
                         let code =
                             message.get(..4).map_or(0, |c| i32::from_ne_bytes([c[0], c[1], c[2], c[3]]));
                         return Err(io::Error::from_raw_os_error(-code));
                     }
-                    other if other == i32::from(kind) => each(message),
+                    _ if each(kind, message) => return Ok(()),
                     _ => {}
                 }
             }
@@ -185,14 +196,19 @@ impl Netlink {
 
     /// The address of an interface; `None` if there is no such interface, or it is not Ethernet.
     pub(super) fn mac(&mut self, interface: u32) -> io::Result<Option<Mac>> {
+        let mut body = [0; LINK_BODY];
+        body[4..8].copy_from_slice(&interface.to_ne_bytes());
+        self.send(libc::RTM_GETLINK, 0, &body)?;
         let mut found = None;
-        self.dump(libc::RTM_GETLINK, libc::RTM_NEWLINK, |body| {
-            if body.get(4..8).and_then(number) == Some(interface) {
-                let address = attributes(body, LINK_BODY).find(|(kind, _)| *kind == IFLA_ADDRESS);
-                found = address.and_then(|(_, value)| Mac::try_from(value).ok());
-            }
-        })?;
-        Ok(found)
+        let answer = self.answer(|kind, body| {
+            let address = attributes(body, LINK_BODY).find(|(kind, _)| *kind == IFLA_ADDRESS);
+            found = address.and_then(|(_, value)| Mac::try_from(value).ok());
+            kind == libc::RTM_NEWLINK
+        });
+        match answer {
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+            answer => answer.map(|()| found),
+        }
     }
 
     /// The routes of the main table and of the machine's own addresses.
