@@ -10,8 +10,7 @@ use crate::chunks::Chunks;
 use crate::grace::{Domain, Guard};
 use crate::sync::Ordering;
 
-/// An array of values, of which each may be missing. Its memory is allocated on first use, so a large array costs little,
-/// and a reader needs one load more than for a single [`Cell`](crate::Cell).
+/// An array of values, of which each may be missing. It gets memory on first use, so a large array costs little.
 pub struct Cells<T> {
     domain: Domain,
     values: Chunks<PlainPtr<T>>,

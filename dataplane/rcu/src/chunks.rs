@@ -1,9 +1,8 @@
-//! Memory in chunks that never move, mapped directly from the kernel.
+//! Memory that grows by chunks and never moves, mapped directly from the kernel.
 
-use std::marker::PhantomData;
 use std::ptr::{NonNull, null_mut};
 
-use crate::sync::{AtomicPtr, Ordering};
+use crate::sync::{AtomicUsize, Ordering};
 
 /// Octets of a chunk: two huge pages if the kernel provides them. A session with as many PDRs as there are
 /// identifiers fits.
@@ -11,113 +10,95 @@ pub(crate) const CHUNK_BYTES: usize = 4 << 20;
 /// Most chunks of an arena: 16 GiB.
 pub(crate) const CHUNKS: usize = 4096;
 
-/// Memory in chunks that never move and are freed together. All octets are zero at first, so it holds only
-/// values for which zeros are valid.
+/// An array of values that grows by chunks and never moves. All octets are zero at first, so it holds only values for
+/// which zeros are valid.
 ///
-/// Mapped directly from the kernel: the allocator would write zeros to pages that the kernel has just zeroed.
+/// The addresses of the whole array are reserved at once, and chunks get memory when they are needed. So a value is found
+/// by its number alone. Mapped directly from the kernel: the allocator would write zeros to pages that the kernel has
+/// just zeroed.
 pub(crate) struct Chunks<T> {
-    chunks: Box<[AtomicPtr<T>]>,
-    /// Chunks from this number on belong to somebody else.
-    own: usize,
-    _owns: PhantomData<T>,
+    /// First value, aligned to a chunk so that chunks can consist of huge pages. Null if there are no addresses.
+    first: *mut T,
+    /// Number of values that have memory.
+    len: AtomicUsize,
+    most: usize,
+    reserved: *mut libc::c_void,
 }
 
+// SAFETY: the values are reached only through references to the array and are freed with it.
+unsafe impl<T: Sync> Sync for Chunks<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Send for Chunks<T> {}
+
 impl<T> Chunks<T> {
+    /// Values of a chunk.
     pub(crate) const LEN: usize = CHUNK_BYTES / size_of::<T>();
 
+    /// An array that can have `most` chunks. Where the kernel refuses the addresses, it stays empty.
     pub(crate) fn new(most: usize) -> Chunks<T> {
-        Chunks::with_others(most, 0)
+        const { assert!(CHUNK_BYTES.is_multiple_of(size_of::<T>()) && CHUNK_BYTES.is_multiple_of(align_of::<T>())) }
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address that the kernel chooses does not touch existing memory.
+        let reserved =
+            unsafe { libc::mmap(null_mut(), (most + 1) * CHUNK_BYTES, libc::PROT_NONE, flags, -1, 0) };
+        let (first, most) = if reserved == libc::MAP_FAILED {
+            (null_mut(), 0)
+        } else {
+            let before = reserved.addr().next_multiple_of(CHUNK_BYTES) - reserved.addr();
+            (reserved.wrapping_byte_add(before).cast(), most)
+        };
+        Chunks { first, len: AtomicUsize::new(0), most, reserved }
     }
 
-    /// At most `own` chunks, and behind them up to `others` chunks of other owners ([`Chunks::lend`]).
-    pub(crate) fn with_others(own: usize, others: usize) -> Chunks<T> {
-        let chunks = (0..own + others).map(|_| AtomicPtr::new(null_mut())).collect();
-        Chunks { chunks, own, _owns: PhantomData }
-    }
-
-    /// Makes a chunk of somebody else the one with this number.
-    ///
-    /// # Safety
-    /// `memory` is aligned for `T`, has [`CHUNK_BYTES`] octets whose bits are valid values of `T`, and lives as
-    /// long as `self` does.
-    pub(crate) unsafe fn lend(&self, number: usize, memory: *mut T) {
-        debug_assert!(number >= self.own);
-        self.chunks[number].store(memory, Ordering::Release);
-    }
-
-    /// Pointer to the value with this number; null when its chunk does not exist yet.
+    /// Pointer to the value with this number; null when it has no memory yet.
     #[inline(always)]
     pub(crate) fn at(&self, number: usize) -> *mut T {
-        match self.chunks.get(number / Self::LEN) {
-            Some(chunk) => {
-                let chunk = chunk.load(Ordering::Acquire);
-                if chunk.is_null() { chunk } else { chunk.wrapping_add(number % Self::LEN) }
-            }
-            None => null_mut(),
-        }
+        if number < self.len.load(Ordering::Acquire) { self.first.wrapping_add(number) } else { null_mut() }
     }
 
-    /// The value with this number; `None` when its chunk does not exist yet.
+    /// The value with this number; `None` when it has no memory yet.
     ///
     /// # Safety
     /// Zeros are a valid `T`, and nobody changes the value without `T`'s own means while the reference exists.
     #[inline(always)]
     pub(crate) unsafe fn get(&self, number: usize) -> Option<&T> {
-        let chunk = NonNull::new(self.chunks.get(number / Self::LEN)?.load(Ordering::Acquire))?;
-        // SAFETY: the place is within its chunk, which is aligned and stays until `self` is dropped; the caller vouches for
-        // the value.
-        Some(unsafe { chunk.add(number % Self::LEN).as_ref() })
+        if number >= self.len.load(Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: the place is within the array's memory, which is aligned and stays until `self` is dropped; the caller
+        // vouches for the value.
+        Some(unsafe { NonNull::new_unchecked(self.first.wrapping_add(number)).as_ref() })
     }
 
-    /// Makes sure that the chunk with this number exists; `false` when it is somebody else's and has not been
-    /// lent, or there is no memory. For one thread at a time.
+    /// Makes sure that the chunk with this number and those before it have memory; `false` when there is none. For one
+    /// thread at a time.
     pub(crate) fn grow(&self, number: usize) -> bool {
-        let Some(chunk) = self.chunks.get(number) else { return false };
-        if chunk.load(Ordering::Acquire).is_null() {
-            if number >= self.own {
-                return false;
-            }
-            match map_chunk() {
-                Some(memory) => chunk.store(memory.cast(), Ordering::Release),
-                None => return false,
-            }
+        let (now, then) = (self.len.load(Ordering::Acquire), (number + 1) * Self::LEN);
+        if then <= now {
+            return true;
         }
-        true
-    }
-}
-
-/// A chunk of zeros, aligned to its size so that it can consist of huge pages.
-fn map_chunk() -> Option<*mut u8> {
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping at an address that the kernel chooses does not touch existing memory.
-    let memory = unsafe { libc::mmap(null_mut(), 2 * CHUNK_BYTES, protection, flags, -1, 0) };
-    if memory == libc::MAP_FAILED {
-        return None;
-    }
-    let memory = memory.cast::<u8>();
-    let before = memory.addr().next_multiple_of(CHUNK_BYTES) - memory.addr();
-    let chunk = memory.wrapping_add(before);
-    // SAFETY: the parts before and behind the chunk belong to this mapping and nothing refers to them; advice
-    // changes no contents.
-    unsafe {
-        if before > 0 {
-            libc::munmap(memory.cast(), before);
+        if number >= self.most {
+            return false;
         }
-        libc::munmap(chunk.wrapping_add(CHUNK_BYTES).cast(), CHUNK_BYTES - before);
-        libc::madvise(chunk.cast(), CHUNK_BYTES, libc::MADV_HUGEPAGE);
+        let (new, octets) = (self.first.wrapping_add(now).cast(), (then - now) * size_of::<T>());
+        // SAFETY: the chunks lie within the reserved addresses, and nothing refers to them yet; advice changes no contents.
+        let has_memory = unsafe {
+            let done = libc::mprotect(new, octets, libc::PROT_READ | libc::PROT_WRITE) == 0;
+            libc::madvise(new, octets, libc::MADV_HUGEPAGE);
+            done
+        };
+        if has_memory {
+            self.len.store(then, Ordering::Release);
+        }
+        has_memory
     }
-    Some(chunk)
 }
 
 impl<T> Drop for Chunks<T> {
     fn drop(&mut self) {
-        for chunk in self.chunks.iter().take(self.own) {
-            let chunk = chunk.load(Ordering::Acquire);
-            if !chunk.is_null() {
-                // SAFETY: mapped by `grow` with this length. The values need no drop, and no reference to them
-                // is left.
-                unsafe { libc::munmap(chunk.cast(), CHUNK_BYTES) };
-            }
+        if !self.first.is_null() {
+            // SAFETY: mapped by `new` with this length. The values need no drop, and no reference to them is left.
+            unsafe { libc::munmap(self.reserved, (self.most + 1) * CHUNK_BYTES) };
         }
     }
 }

@@ -48,13 +48,13 @@ use sync::{Arc, AtomicPtr, Ordering};
 #[cfg(all(loom, test))]
 mod sync {
     pub use loom::cell::UnsafeCell;
-    pub use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
+    pub use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
     pub use loom::sync::{Arc, Mutex};
 }
 
 #[cfg(not(all(loom, test)))]
 mod sync {
-    pub use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
+    pub use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
     pub use std::sync::{Arc, Mutex};
 
     /// A place that threads use in turn, with the interface of the model checker's.
@@ -183,9 +183,20 @@ fn class_of(len: usize) -> Option<(u32, usize)> {
     (class < 1 << (32 - POSITION_BITS)).then_some((class, size))
 }
 
+/// The length of blocks of each class.
+const LENGTHS: [u32; 1 << (32 - POSITION_BITS)] = {
+    let mut lengths = [0; 1 << (32 - POSITION_BITS)];
+    let mut class = 0;
+    while class < lengths.len() {
+        lengths[class] = if class < EXACT { class as u32 + 1 } else { (EXACT as u32) << (class - EXACT + 1) };
+        class += 1;
+    }
+    lengths
+};
+
 #[inline(always)]
 fn len_of(class: u32) -> usize {
-    if class < EXACT as u32 { class as usize + 1 } else { EXACT << (class - EXACT as u32 + 1) }
+    LENGTHS[class as usize % LENGTHS.len()] as usize
 }
 
 /// Blocks of plain values, to which slots refer.
@@ -202,8 +213,7 @@ unsafe impl<T: Send + Sync> Send for Arena<T> {}
 /// A slot: position and class of a block, or zero for none.
 type Slot = PlainU32;
 
-/// An array of slots that refer to blocks. Its chunks are allocated on first use, so a large array costs
-/// little.
+/// An array of slots that refer to blocks. It gets memory on first use, so a large array costs little.
 pub struct Slots<T> {
     arena: Arc<Arena<T>>,
     chunks: Chunks<Slot>,

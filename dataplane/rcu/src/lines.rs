@@ -5,7 +5,7 @@
 //! ```
 //! Lines lie in regions. Region 0 is this process's own memory, which grows. The others are memory that somebody
 //! else provides ([`Memory`]), for instance a map that programs in the kernel share. A line's number says where
-//! it is, and one table of chunks serves all regions, so a reader does not notice the difference.
+//! it is.
 
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -88,9 +88,15 @@ unsafe impl<M: Memory + ?Sized> Memory for std::sync::Arc<M> {
 
 /// Cache lines of words that any thread may change at any time. They never move.
 pub struct Lines {
-    chunks: Chunks<Line>,
-    /// The memory of the regions from 1 on. Dropped after `chunks`, which points to it.
-    others: [OnceLock<Box<dyn Memory>>; REGIONS - 1],
+    own: Chunks<Line>,
+    /// The regions from 1 on.
+    lent: [OnceLock<Lent>; REGIONS - 1],
+}
+
+/// A region in memory of somebody else.
+struct Lent {
+    lines: NonNull<[Line]>,
+    _memory: Box<dyn Memory>,
 }
 
 // SAFETY: the lines are atomics.
@@ -100,13 +106,12 @@ unsafe impl Send for Lines {}
 
 impl Default for Lines {
     fn default() -> Lines {
-        let chunks = Chunks::with_others(CHUNKS, (REGIONS - 1) * CHUNKS);
-        Lines { chunks, others: [const { OnceLock::new() }; REGIONS - 1] }
+        Lines { own: Chunks::new(CHUNKS), lent: [const { OnceLock::new() }; REGIONS - 1] }
     }
 }
 
 impl Lines {
-    /// Lines per chunk. A contiguous run of lines must not cross a chunk.
+    /// The unit in which regions grow. A contiguous run of lines lies in one.
     pub const CHUNK: usize = Chunks::<Line>::LEN;
 
     /// Adds a region, for as long as `self` lives.
@@ -115,27 +120,16 @@ impl Lines {
     /// There are too many regions, or the memory is not some whole chunks ([`Lines::CHUNK`]).
     pub fn add_region(&self, memory: Box<dyn Memory>) -> Result<Region, RegionError> {
         let lines = memory.lines();
-        let first = lines.cast::<Line>().as_ptr();
         let chunks = lines.len() / Lines::CHUNK;
         let whole = lines.len().is_multiple_of(Lines::CHUNK) && (1..=CHUNKS).contains(&chunks);
-        if !whole || !first.addr().is_multiple_of(size_of::<Line>()) {
+        if !whole || !lines.cast::<Line>().addr().get().is_multiple_of(size_of::<Line>()) {
             return Err(RegionError::Unsuitable);
         }
-        let mut memory = Some(memory);
-        for (place, number) in self.others.iter().zip(1..) {
-            let Some(new) = memory.take() else { break };
-            match place.set(new) {
-                Err(new) => memory = Some(new),
-                Ok(()) => {
-                    for chunk in 0..chunks {
-                        let start = first.wrapping_add(chunk * Lines::CHUNK);
-                        // SAFETY: the owner of the memory vouches for it while `others` has it, which is dropped
-                        // after the chunks; it is aligned, contains this chunk, and every bit pattern is a valid
-                        // line.
-                        unsafe { self.chunks.lend(number * CHUNKS + chunk, start) };
-                    }
-                    return Ok(Region(number as u32));
-                }
+        let mut lent = Lent { lines, _memory: memory };
+        for (place, number) in self.lent.iter().zip(1..) {
+            match place.set(lent) {
+                Ok(()) => return Ok(Region(number)),
+                Err(refused) => lent = refused,
             }
         }
         Err(RegionError::TooMany)
@@ -145,13 +139,28 @@ impl Lines {
     #[inline(always)]
     pub fn get(&self, number: u32) -> Option<&Line> {
         // SAFETY: every bit pattern is a valid atomic, and atomics may be shared.
-        unsafe { self.chunks.get(number as usize) }
+        match unsafe { self.own.get(number as usize) } {
+            Some(line) => Some(line),
+            None => self.lent(number),
+        }
+    }
+
+    /// A line of somebody else's memory.
+    #[inline(never)]
+    fn lent(&self, number: u32) -> Option<&Line> {
+        let lent = self.lent.get(Region::of(number).index().checked_sub(1)?)?.get()?;
+        // SAFETY: the owner of the memory vouches for it until it is dropped, which happens after `self`'s last use; every
+        // bit pattern is a valid atomic, and atomics may be shared.
+        unsafe { lent.lines.as_ref() }.get((number & (Region::LINES - 1)) as usize)
     }
 
     /// Makes sure that the line with this number exists; `false` when there is no memory. For one thread at a
-    /// time: two threads could each map the same chunk and leak one of them.
+    /// time.
     pub fn grow_shared(&self, number: u32) -> bool {
-        self.chunks.grow(number as usize / Self::CHUNK)
+        match Region::of(number) {
+            Region::OWN => self.own.grow(number as usize / Self::CHUNK),
+            _ => self.lent(number).is_some(),
+        }
     }
 
     /// Prefetches a line and returns it.
@@ -167,6 +176,8 @@ impl Lines {
     /// Prefetches a line.
     #[inline(always)]
     pub fn prefetch(&self, number: u32) {
-        prefetch(self.chunks.at(number as usize));
+        if let Some(line) = self.get(number) {
+            prefetch(std::ptr::from_ref(line));
+        }
     }
 }

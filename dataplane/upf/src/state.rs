@@ -64,13 +64,13 @@ impl<'a> Cells<'a> {
     /// The cells that begin at line `first`.
     #[inline(always)]
     pub fn new(lines: &'a Lines, first: u32) -> Cells<'a> {
-        Cells { lines, number: first, first: lines.get(first) }
+        Cells::at(lines, first, lines.get(first))
     }
 
     /// The cells that begin at line `number`, which is `first`.
     #[inline(always)]
-    pub fn at(lines: &'a Lines, number: u32, first: &'a Line) -> Cells<'a> {
-        Cells { lines, number, first: Some(first) }
+    pub fn at(lines: &'a Lines, number: u32, first: Option<&'a Line>) -> Cells<'a> {
+        Cells { lines, number, first }
     }
 
     #[inline(always)]

@@ -47,21 +47,27 @@ impl Stages {
                 continue;
             };
             let bytes = u64::from(meta.length);
-            let matched = Matched { at, endpoint, block: verdict.block, entry };
-            if entry.flags & STRAIGHT_MASK != straight && !self.prepare(snapshot, batch, matched) {
+            // Made where it is needed: the straight way keeps its parts in registers.
+            let matched = || Matched { at, endpoint, block: verdict.block, entry };
+            if entry.flags & STRAIGHT_MASK != straight && !self.prepare(snapshot, batch, matched()) {
                 continue;
             }
             let (cells, writers) = (verdict.cells(snapshot.tables), self.context.writers_of(entry));
-            if let Err(reason) = enforce(cells, matched, writers, snapshot.now_ns, bytes) {
+            let allowed = if entry.is(flag::MORE) {
+                enforce_more(cells, matched(), writers, snapshot.now_ns, bytes)
+            } else {
+                enforce(cells, entry.meters, writers, snapshot.now_ns, bytes)
+            };
+            if let Err(reason) = allowed {
                 self.pass.drop(at, reason);
                 continue;
             }
             let sent = match entry.kind() {
                 kind::TUNNEL => self.send_into_tunnel(snapshot, batch, at, entry),
                 kind::NETWORK => self.send_to_network(snapshot, batch, at, entry),
-                kind::BRIDGE => self.bridge(snapshot, batch, matched),
+                kind::BRIDGE => self.bridge(snapshot, batch, matched()),
                 _ => {
-                    self.not_forwarded(snapshot, batch, matched);
+                    self.not_forwarded(snapshot, batch, matched());
                     false
                 }
             };
@@ -71,7 +77,7 @@ impl Stages {
             // Counts before any event of a reached limit is sent, because N4 then reads the counters at once.
             cells.count(entry.account, 1, bytes, writers);
             if entry.is(flag::MORE) {
-                self.gauge_and_copy(batch, cells, matched, bytes);
+                self.gauge_and_copy(batch, cells, matched(), bytes);
             }
         }
     }
@@ -148,19 +154,16 @@ impl Stages {
     }
 }
 
-/// Applies rates and quotas; returns the reason if the packet must be dropped.
+/// Applies the rates of an entry without further entries; returns the reason if the packet must be dropped.
 #[inline(always)]
 fn enforce(
     cells: Cells<'_>,
-    matched: Matched<'_>,
+    meters: [u8; 2],
     writers: Writers,
     now_ns: u64,
     bytes: u64,
 ) -> Result<(), DropReason> {
-    if matched.entry.is(flag::MORE) {
-        return enforce_more(cells, matched, writers, now_ns, bytes);
-    }
-    for cell in matched.entry.meters {
+    for cell in meters {
         if cell != NO_CELL && !cells.conforms(cell, now_ns, bytes, writers) {
             return Err(DropReason::RateLimit);
         }
@@ -168,7 +171,7 @@ fn enforce(
     Ok(())
 }
 
-/// Applies the further entries of an entry.
+/// Applies rates and quotas of the further entries of an entry.
 fn enforce_more(
     cells: Cells<'_>,
     matched: Matched<'_>,

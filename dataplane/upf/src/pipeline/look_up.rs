@@ -1,44 +1,59 @@
 //! Stage 2: which session a packet belongs to, and which of its PDRs applies.
 //!
-//! Four steps run over the batch, each a burst of packets behind the previous step, so that the memory of one
-//! burst is fetched while others are processed. Step 1 prefetches the slot. Step 2 reads where the endpoint is
-//! and prefetches that. Step 3 reads the endpoint, finds the entry and prefetches its state. Where the rules are not in
-//! the caches yet, or are so many that some have to be chosen first, step 3 only prefetches them, and step 4 finds the
-//! entry. Packets that matched no rule then get their drop reason.
+//! Parsing has prefetched the slots. Three steps run over the batch, each a burst of packets behind the previous step, so
+//! that the memory of one burst is fetched while others are processed. Step 1 reads where the endpoint is and prefetches
+//! that. Step 2 reads the endpoint, finds the entry and prefetches its state. Where the rules are not in the caches yet, or
+//! are so many that some have to be chosen first, step 2 only prefetches them, and step 3 finds the entry. Packets that
+//! matched no rule then get their drop reason.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::ops::Range;
 
 use classifier::Key;
-use classifier::session::{Rows, StartedLookup};
+use classifier::session::{OwnAddresses, Rows, StartedLookup};
 use packet::flow::Flow;
 use pktio::Vector;
 use telemetry::DropReason;
 
 use super::context::Snapshot;
-use super::packets::{Meta, State, Verdict, Verdicts};
+use super::packets::{State, Verdict, Verdicts};
 use super::rare::signalling;
 use super::{BATCH, Stages};
 use crate::session::{self, Endpoint, Policy, Route};
 use crate::state::PER_LINE;
-use crate::tables::{Instance, Tables};
+use crate::tables::{Instance, SlotRef, Tables};
 use rcu::{Guard as Inside, Place};
 
-/// Packets of a burst. A core has about twenty outstanding requests to memory, and a packet needs up to four:
-/// slot, endpoint, rows, state.
+/// Packets of a burst. A core has about twenty outstanding requests to memory, and a packet needs up to three:
+/// endpoint, rows, state.
 const BURST: usize = 8;
 
-/// What the steps have found out so far.
+/// What a step has found out.
 #[derive(Default)]
 struct Found {
-    /// Look-ups of the last burst wait for their rules.
+    /// Look-ups of its burst wait for their rules.
     begun: bool,
     /// A packet has no entry.
     unmatched: bool,
 }
 
-/// Places of a burst.
-type Places<'g> = [Option<Place<'g, Endpoint>>; BURST];
+/// Where the endpoint of a packet is.
+#[derive(Clone, Copy, Default)]
+pub(super) struct PlaceOf<'g>(Option<Place<'g, Endpoint>>);
+
+/// The places of the packets of a batch.
+pub(super) type Places<'g> = [PlaceOf<'g>; BATCH];
+
+impl<'g> PlaceOf<'g> {
+    /// No packet of a batch has a place.
+    pub const NONE: Places<'static> = [PlaceOf(None); BATCH];
+
+    /// Notes a slot, and prefetches it.
+    #[inline(always)]
+    pub fn set(&mut self, slot: Option<SlotRef<'g>>) {
+        self.0 = slot.and_then(|(slots, index)| slots.place(index)).inspect(|place| place.prefetch());
+    }
+}
 
 /// A look-up that has begun.
 #[derive(Clone, Copy)]
@@ -49,6 +64,20 @@ enum Lookup<'g> {
     Rows(&'g Rows, StartedLookup),
     /// In another kind of policy.
     Other(&'g Policy),
+    /// There are no rules.
+    Nowhere,
+}
+
+impl<'g> Lookup<'g> {
+    /// Begins in a policy whose rules have to be fetched.
+    #[inline(never)]
+    fn begin(policy: Option<&'g Policy>, own: &OwnAddresses, key: &Key) -> Lookup<'g> {
+        match policy {
+            Some(Policy::Rows(rows)) => Lookup::Rows(rows, rows.begin(own, key)),
+            Some(policy) => Lookup::Other(policy),
+            None => Lookup::Nowhere,
+        }
+    }
 }
 
 /// The numbers of the policies that the last packets had, by the last bits: their rules are in the caches. Nothing but
@@ -77,34 +106,32 @@ impl Stages {
         &mut self,
         snapshot: Snapshot<'g>,
         batch: &Vector,
+        places: &Places<'g>,
         verdicts: &mut Verdicts<'g>,
     ) {
         let Snapshot { tables, inside, .. } = snapshot;
         let count = self.pass.packets.len();
         let keys = tables.instance(self.pass.input.instance);
-        let mut places: Places<'g> = [None; BURST];
         let mut looking = [Lookup::Done; BURST];
-        let mut found = Found::default();
+        let (mut begun, mut unmatched) = (false, false);
         let bursts = count.div_ceil(BURST);
         let of_burst = |number: usize| number * BURST..count.min((number + 1) * BURST);
-        for step in 0..bursts + 3 {
+        for step in 0..bursts + 2 {
             // The last step comes first: each step writes to the place that the next one has just read.
-            if found.begun {
-                found.begun = false;
-                self.finish_look_ups(tables, of_burst(step - 3), &mut looking, verdicts, &mut found);
-            }
-            if (2..bursts + 2).contains(&step) {
-                let burst = of_burst(step - 2);
-                self.begin_look_ups(keys, inside, batch, burst, &mut looking, verdicts, &mut found);
+            if std::mem::take(&mut begun) {
+                unmatched |= self.finish_look_ups(tables, of_burst(step - 2), &mut looking, verdicts);
             }
             if (1..bursts + 1).contains(&step) {
-                load(inside, &places, &mut verdicts[of_burst(step - 1)]);
+                let burst = of_burst(step - 1);
+                let found = self.begin_look_ups(keys, inside, batch, burst, &mut looking, verdicts);
+                begun = found.begun;
+                unmatched |= found.unmatched;
             }
             if step < bursts {
-                self.prefetch_slots(keys, inside, batch, of_burst(step), &mut places);
+                load(inside, &places[of_burst(step)], &mut verdicts[of_burst(step)]);
             }
         }
-        if found.unmatched {
+        if unmatched {
             let verdicts = verdicts[..count].iter().enumerate();
             for (at, verdict) in verdicts.filter(|(_, verdict)| verdict.entry.is_none()) {
                 self.drop_without_entry(snapshot, batch, at, verdict);
@@ -112,29 +139,8 @@ impl Stages {
         }
     }
 
-    /// Prefetches the slots of a burst.
-    #[inline(never)]
-    fn prefetch_slots<'g>(
-        &self,
-        keys: Instance<'g>,
-        inside: &'g Inside<'_>,
-        batch: &Vector,
-        burst: Range<usize>,
-        places: &mut Places<'g>,
-    ) {
-        for (at, place) in burst.zip(places) {
-            let at = at % BATCH;
-            *place =
-                place_of(keys, inside, &self.pass.packets.metas[at], &self.pass.packets.keys[at], batch, at);
-            if let Some(place) = place {
-                place.prefetch();
-            }
-        }
-    }
-
     /// Reads the endpoints of a burst, and begins its look-ups.
     #[inline(never)]
-    #[allow(clippy::too_many_arguments)] // the variables of its one caller
     fn begin_look_ups<'g>(
         &mut self,
         keys: Instance<'g>,
@@ -143,13 +149,11 @@ impl Stages {
         burst: Range<usize>,
         looking: &mut [Lookup<'g>; BURST],
         verdicts: &mut Verdicts<'g>,
-        found: &mut Found,
-    ) {
-        let tables = keys.tables();
+    ) -> Found {
+        let (tables, mut found) = (keys.tables(), Found::default());
         for (at, looking) in burst.zip(looking) {
             let at = at % BATCH;
-            let (meta, key, verdict) =
-                (&self.pass.packets.metas[at], &self.pass.packets.keys[at], &mut verdicts[at]);
+            let (meta, verdict) = (&self.pass.packets.metas[at], &mut verdicts[at]);
             // The slot does not have the packet's session: a stale TEID or one assigned by the CP function; an
             // address under a prefix of another length.
             let elsewhere = match verdict.block.first() {
@@ -164,33 +168,31 @@ impl Stages {
                 continue;
             };
             let position = match endpoint.route() {
-                Route::Policy(number) => match tables.policy(inside, number) {
-                    Some(Policy::Rows(rows)) => {
-                        let own = endpoint.own_addresses();
-                        let is_near = self.recent.note(number);
-                        if let Some(position) = rows.few(own, key, is_near) {
-                            position
-                        } else {
-                            *looking = Lookup::Rows(rows, rows.begin(own, key));
+                Route::Policy(number) => {
+                    let (policy, near) = (tables.policy(inside, number), self.recent.note(number));
+                    let (own, key) = (endpoint.own_addresses(), &self.pass.packets.keys[at]);
+                    let position = match policy {
+                        Some(Policy::Rows(rows)) => rows.few(own, key, near),
+                        _ => None,
+                    };
+                    match position {
+                        Some(position) => position,
+                        None => {
+                            *looking = Lookup::begin(policy, own, key);
                             found.begun = true;
                             continue;
                         }
                     }
-                    Some(policy) => {
-                        *looking = Lookup::Other(policy);
-                        found.begun = true;
-                        continue;
-                    }
-                    None => None,
-                },
+                }
                 Route::Only(position) => Some(position),
                 Route::None => None,
             };
             found.unmatched |= !verdict.complete(tables, position);
         }
+        found
     }
 
-    /// Finishes the look-ups of a burst that have not ended yet.
+    /// Finishes the look-ups of a burst that have not ended yet. Returns whether one has no entry.
     #[inline(never)]
     fn finish_look_ups<'g>(
         &self,
@@ -198,8 +200,8 @@ impl Stages {
         burst: Range<usize>,
         looking: &mut [Lookup<'g>; BURST],
         verdicts: &mut Verdicts<'g>,
-        found: &mut Found,
-    ) {
+    ) -> bool {
+        let mut unmatched = false;
         for (at, looking) in burst.zip(looking) {
             let at = at % BATCH;
             let (key, verdict) = (&self.pass.packets.keys[at], &mut verdicts[at]);
@@ -210,9 +212,11 @@ impl Stages {
                     let own = verdict.block.first().map(Endpoint::own_addresses);
                     own.and_then(|own| policy.classify_one(own, key))
                 }
+                Lookup::Nowhere => None,
             };
-            found.unmatched |= !verdict.complete(tables, position);
+            unmatched |= !verdict.complete(tables, position);
         }
+        unmatched
     }
 
     /// The endpoint of a packet whose slot is empty or belongs to another session.
@@ -245,11 +249,15 @@ impl Stages {
         at: usize,
         verdict: &Verdict<'_>,
     ) {
+        let state = self.pass.packets.metas[at].state;
         let Some(endpoint) = verdict.block.first() else {
             return self.drop_unknown(snapshot, batch, at);
         };
-        // The packet is malformed as an IP packet, but may be a frame.
-        if !self.may_be_frame(snapshot, at, endpoint) && self.pass.packets.metas[at].state == State::Live {
+        // A packet that is malformed as an IP packet may be a frame.
+        if matches!(state, State::Live | State::Dropped(DropReason::IpMalformed | DropReason::NotIp))
+            && !self.may_be_frame(snapshot, at, endpoint)
+            && state == State::Live
+        {
             self.drop_unmatched(batch, at, endpoint);
         }
     }
@@ -269,7 +277,7 @@ impl Stages {
             // Buffered packets have the UPF's own address as peer.
             if peer != self.pass.input.local {
                 let extra = &mut self.exits.extra;
-                signalling::unknown_tunnel(&self.context, &self.pass, extra, teid, peer, now_ns);
+                signalling::unknown_tunnel(&self.context, &self.pass.input, extra, teid, peer, now_ns);
             }
         } else if meta.state == State::Live {
             meta.drop(match Flow::parse(frame.packet()) {
@@ -299,7 +307,7 @@ impl Stages {
 impl<'g> Verdict<'g> {
     /// Takes the entry at a position of the block, and prefetches its state; `false` without entry.
     #[inline(always)]
-    fn complete(&mut self, tables: &'g Tables, position: Option<u32>) -> bool {
+    pub(super) fn complete(&mut self, tables: &'g Tables, position: Option<u32>) -> bool {
         let (Some(position), Some(endpoint)) = (position, self.block.first()) else { return false };
         let Some(entry) = session::entry(self.block, position as usize) else { return false };
         self.entry = Some(entry);
@@ -311,43 +319,11 @@ impl<'g> Verdict<'g> {
     }
 }
 
-/// The table place of a packet's endpoint.
-#[inline(always)]
-fn place_of<'g>(
-    keys: Instance<'g>,
-    inside: &'g Inside<'_>,
-    meta: &Meta,
-    key: &Key,
-    batch: &Vector,
-    at: usize,
-) -> Option<Place<'g, Endpoint>> {
-    let (slots, index) = if !meta.native {
-        match meta.state {
-            // A malformed packet is dropped for that reason only if its tunnel exists.
-            State::Live | State::Dropped(DropReason::IpMalformed | DropReason::NotIp) => {
-                keys.place_of_teid(meta.teid)
-            }
-            _ => return None,
-        }
-    } else if meta.state != State::Live {
-        return None;
-    } else {
-        match key.destination_v4() {
-            Some(destination) => keys.place_of_v4(inside, destination)?,
-            None => {
-                let address: &[u8; 16] = batch.frames().get(at)?.packet().get(24..40)?.first_chunk()?;
-                keys.place_of_v6(inside, Ipv6Addr::from(*address))?
-            }
-        }
-    };
-    slots.place(index)
-}
-
 /// Reads the places of a burst's endpoints and prefetches these.
 #[inline(never)]
-fn load<'g>(inside: &'g Inside<'_>, places: &Places<'g>, verdicts: &mut [Verdict<'g>]) {
+fn load<'g>(inside: &'g Inside<'_>, places: &[PlaceOf<'g>], verdicts: &mut [Verdict<'g>]) {
     for (verdict, place) in verdicts.iter_mut().zip(places) {
-        if let Some(block) = place.and_then(|place| place.load(inside)) {
+        if let Some(block) = place.0.and_then(|place| place.load(inside)) {
             verdict.block = block;
         }
     }

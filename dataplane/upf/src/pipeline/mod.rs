@@ -41,6 +41,7 @@ use exits::{EXTRA, Events, Exits, Extra, Injections};
 use graph::Way;
 use guard::{Closed, Guard};
 use links::Links;
+use look_up::{PlaceOf, Places};
 use packets::{State, Verdict};
 use path::Stopwatch;
 pub use path::{Graph, Ports, Worker};
@@ -293,13 +294,14 @@ impl Stages {
             self.run_bridged(snapshot, batch, ports);
         } else {
             self.stopwatch.begin();
+            let mut places = PlaceOf::NONE;
             if self.pass.input.has_tunnels {
-                self.parse_tunnelled(snapshot, batch);
+                self.parse_tunnelled(snapshot, batch, &mut places);
             } else {
-                self.parse_native(snapshot, batch);
+                self.parse_native(snapshot, batch, &mut places);
             }
             self.lap(Way::Parse);
-            self.run(snapshot, batch, ports);
+            self.run(snapshot, batch, &places, ports);
         }
         self.run_early_fragments(snapshot, ports);
         self.run_injected(snapshot, ports);
@@ -325,9 +327,15 @@ impl Stages {
     }
 
     /// Runs the stages after parsing.
-    fn run(&mut self, snapshot: Snapshot<'_>, batch: &mut Vector, ports: &mut Ports) {
+    fn run<'g>(
+        &mut self,
+        snapshot: Snapshot<'g>,
+        batch: &mut Vector,
+        places: &Places<'g>,
+        ports: &mut Ports,
+    ) {
         let mut verdicts = [Verdict::NONE; BATCH];
-        self.look_up(snapshot, batch, &mut verdicts);
+        self.look_up(snapshot, batch, places, &mut verdicts);
         if !self.pass.frames.is_empty() {
             self.look_up_frames(snapshot, batch, &mut verdicts);
         }

@@ -48,7 +48,7 @@ pub(super) struct Verdict<'g> {
     /// The endpoint of the packet's session, and the further lines of its block.
     pub block: &'g [Endpoint],
     pub entry: Option<&'g Entry>,
-    /// The first line of the session's state, once it has been prefetched.
+    /// The first line of the session's state, if there is an entry.
     pub line: Option<&'g Line>,
 }
 
@@ -85,11 +85,7 @@ impl<'g> Verdict<'g> {
     /// The session's meters and counters.
     #[inline(always)]
     pub fn cells(&self, tables: &'g Tables) -> Cells<'g> {
-        let first = self.block.first().map_or(0, Endpoint::state);
-        match self.line {
-            Some(line) => Cells::at(&tables.lines, first, line),
-            None => Cells::new(&tables.lines, first),
-        }
+        Cells::at(&tables.lines, self.block.first().map_or(0, Endpoint::state), self.line)
     }
 }
 

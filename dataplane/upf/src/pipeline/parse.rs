@@ -1,16 +1,23 @@
-//! Stage 1: headers. After it, a live packet is the user's IP packet without tunnel, and its key is known.
+//! Stage 1: headers. After it, a live packet is the user's IP packet without tunnel, its key is known, and the slot of
+//! its endpoint is being fetched.
+
+use std::net::Ipv6Addr;
 
 use classifier::Key;
 use packet::flow::Flow;
 use packet::gtpu::{self, extension_type, message_type};
 use packet::{ParseError, gtpu::Signalling, protocol};
-use pktio::{FrameMut, Vector};
+use pktio::{Frame, FrameMut, Vector};
+use rcu::Guard as Inside;
 use telemetry::DropReason;
 
 use super::Stages;
-use super::context::{Snapshot, Source};
-use super::packets::{Meta, NO_QFI, State};
+use super::context::{Context, Input, Pass, Snapshot, Source};
+use super::exits::Exits;
+use super::look_up::{PlaceOf, Places};
+use super::packets::{Meta, NO_QFI, Packets, State};
 use super::rare::signalling;
+use crate::tables::{Instance, SlotRef};
 
 /// First octet of a G-PDU without options, and of one with extension headers only.
 const PLAIN: u8 = 0x30;
@@ -18,10 +25,20 @@ const EXTENDED: u8 = 0x34;
 
 impl Stages {
     /// Parses GTP-U: removes the header of G-PDUs; handles and consumes signalling.
-    pub(super) fn parse_tunnelled(&mut self, snapshot: Snapshot<'_>, batch: &mut Vector) {
-        for i in 0..self.pass.packets.len() {
-            let mut frame = batch.frame_mut(i);
-            let meta = &mut self.pass.packets.metas[i];
+    pub(super) fn parse_tunnelled<'g>(
+        &mut self,
+        snapshot: Snapshot<'g>,
+        batch: &mut Vector,
+        places: &mut Places<'g>,
+    ) {
+        let Pass { input, packets, fragments, .. } = &mut self.pass;
+        let instance = snapshot.tables.instance(input.instance);
+        for (at, ((mut frame, place), (meta, key))) in batch
+            .frames_mut()
+            .zip(places.iter_mut())
+            .zip(packets.metas.iter_mut().zip(&mut packets.keys))
+            .enumerate()
+        {
             match usual(frame.packet()) {
                 Some((teid, qfi, header, total)) => {
                     (meta.teid, meta.qfi) = (teid, qfi);
@@ -29,79 +46,126 @@ impl Stages {
                     frame.trim_front(header);
                 }
                 None => {
-                    if !self.parse_unusual(snapshot, i, &mut frame) {
+                    let now_ns = snapshot.now_ns;
+                    if !parse_unusual(&self.context, input, &mut self.exits, meta, &mut frame, now_ns) {
                         continue;
                     }
                 }
             }
-            let meta = &mut self.pass.packets.metas[i];
-            if parse_ip(meta, &mut self.pass.packets.keys[i], &mut frame) {
-                self.pass.fragments.push(i as u16);
+            place.set(Some(instance.place_of_teid(meta.teid)));
+            if parse_ip(meta, key, &mut frame, meta.qfi) {
+                fragments.push(at as u16);
             }
         }
-        if !self.pass.fragments.is_empty() {
+        if !fragments.is_empty() {
             self.fragments.assign(&self.context, &mut self.pass, snapshot, batch);
         }
     }
 
-    /// Parses any GTP-U message; returns whether it is a G-PDU, whose header is then removed.
-    #[cold]
-    fn parse_unusual(&mut self, snapshot: Snapshot<'_>, i: usize, frame: &mut FrameMut<'_>) -> bool {
-        let packet = match gtpu::Packet::new(frame.packet()) {
-            Ok(packet) => packet,
-            Err(error) => {
-                self.pass.packets.metas[i].drop(malformed(error));
-                return false;
-            }
-        };
-        if packet.message_type() != message_type::G_PDU {
-            let state = signalling::run(&self.context, &self.pass, &mut self.exits, &packet, *frame.peer);
-            self.pass.packets.metas[i].state = state;
-            return false;
-        }
-        if packet.unknown_required_extension().is_some() {
-            // TS 29.281 §5.2.1: drop the message and tell the peer which extension headers are supported.
-            self.pass.packets.metas[i].drop(DropReason::GtpuUnknownExtension);
-            let (extra, message) = (&mut self.exits.extra, Signalling::our_extension_headers());
-            let (peer, now_ns) = (*frame.peer, snapshot.now_ns);
-            signalling::reply_error(&self.context, &self.pass, extra, peer, &message, now_ns);
-            return false;
-        }
-        let meta = &mut self.pass.packets.metas[i];
-        meta.teid = packet.teid();
-        meta.qfi = packet.pdu_session().map_or(NO_QFI, |container| container.qfi());
-        let (total, header) = (packet.bytes().len(), packet.header_len());
-        frame.truncate(total);
-        frame.trim_front(header);
-        true
-    }
-
     /// Parses IP packets to UEs that came without tunnel.
-    pub(super) fn parse_native(&mut self, snapshot: Snapshot<'_>, batch: &mut Vector) {
-        for i in 0..self.pass.packets.len() {
-            let (meta, mut frame) = (&mut self.pass.packets.metas[i], batch.frame_mut(i));
+    pub(super) fn parse_native<'g>(
+        &mut self,
+        snapshot: Snapshot<'g>,
+        batch: &mut Vector,
+        places: &mut Places<'g>,
+    ) {
+        let Pass { input, packets, fragments, source, .. } = &mut self.pass;
+        let instance = snapshot.tables.instance(input.instance);
+        for (at, ((mut frame, place), (meta, key))) in batch
+            .frames_mut()
+            .zip(places.iter_mut())
+            .zip(packets.metas.iter_mut().zip(&mut packets.keys))
+            .enumerate()
+        {
             meta.native = true;
             // Only a fragment from a port needs to be assigned to a flow: the flow of an injected one is known.
-            if parse_ip(meta, &mut self.pass.packets.keys[i], &mut frame) && self.pass.source == Source::Port
-            {
-                self.pass.fragments.push(i as u16);
+            if parse_ip(meta, key, &mut frame, NO_QFI) && *source == Source::Port {
+                fragments.push(at as u16);
+            }
+            if meta.state == State::Live {
+                place.set(place_of_ue(instance, snapshot.inside, key, &frame));
             }
         }
-        if !self.pass.fragments.is_empty() {
+        if !fragments.is_empty() {
             self.fragments.assign(&self.context, &mut self.pass, snapshot, batch);
         }
     }
 
     /// Parses buffered packets, which are without tunnel. The flows of fragments are known already.
     pub(super) fn parse_held(&mut self, batch: &mut Vector) {
-        for i in 0..self.pass.packets.len() {
-            parse_ip(
-                &mut self.pass.packets.metas[i],
-                &mut self.pass.packets.keys[i],
-                &mut batch.frame_mut(i),
-            );
+        let Packets { metas, keys, .. } = &mut self.pass.packets;
+        for ((mut frame, meta), key) in batch.frames_mut().zip(metas).zip(keys) {
+            parse_ip(meta, key, &mut frame, meta.qfi);
         }
     }
+
+    /// The places of packets that are parsed already: buffered ones, and fragments that have waited.
+    pub(super) fn places_of<'g>(&self, snapshot: Snapshot<'g>, batch: &Vector) -> Places<'g> {
+        let Packets { metas, keys, .. } = &self.pass.packets;
+        let (instance, mut places) = (snapshot.tables.instance(self.pass.input.instance), PlaceOf::NONE);
+        for ((frame, place), (meta, key)) in
+            batch.frames().iter().zip(places.iter_mut()).zip(metas.iter().zip(keys))
+        {
+            place.set(match meta.native {
+                true => place_of_ue(instance, snapshot.inside, key, frame),
+                false => Some(instance.place_of_teid(meta.teid)),
+            });
+        }
+        places
+    }
+}
+
+/// Where the endpoint of an IP packet's destination is, if that may be a UE.
+#[inline(always)]
+fn place_of_ue<'g>(
+    instance: Instance<'g>,
+    inside: &Inside<'_>,
+    key: &Key,
+    frame: &Frame,
+) -> Option<SlotRef<'g>> {
+    match key.destination_v4() {
+        Some(destination) => instance.place_of_v4(inside, destination),
+        None => {
+            let address: &[u8; 16] = frame.packet().get(24..40)?.first_chunk()?;
+            instance.place_of_v6(inside, Ipv6Addr::from(*address))
+        }
+    }
+}
+
+/// Parses any GTP-U message; returns whether it is a G-PDU, whose header is then removed.
+#[cold]
+fn parse_unusual(
+    context: &Context,
+    input: &Input,
+    exits: &mut Exits,
+    meta: &mut Meta,
+    frame: &mut FrameMut<'_>,
+    now_ns: u64,
+) -> bool {
+    let packet = match gtpu::Packet::new(frame.packet()) {
+        Ok(packet) => packet,
+        Err(error) => {
+            meta.drop(malformed(error));
+            return false;
+        }
+    };
+    if packet.message_type() != message_type::G_PDU {
+        meta.state = signalling::run(context, input, exits, &packet, *frame.peer);
+        return false;
+    }
+    if packet.unknown_required_extension().is_some() {
+        // TS 29.281 §5.2.1: drop the message and tell the peer which extension headers are supported.
+        meta.drop(DropReason::GtpuUnknownExtension);
+        let message = Signalling::our_extension_headers();
+        signalling::reply_error(context, input, &mut exits.extra, *frame.peer, &message, now_ns);
+        return false;
+    }
+    meta.teid = packet.teid();
+    meta.qfi = packet.pdu_session().map_or(NO_QFI, |container| container.qfi());
+    let (total, header) = (packet.bytes().len(), packet.header_len());
+    frame.truncate(total);
+    frame.trim_front(header);
+    true
 }
 
 /// TEID, QFI, length of the header and length of the whole of a G-PDU in the usual form of gNBs: without
@@ -109,43 +173,43 @@ impl Stages {
 /// [`gtpu::Packet`] parses.
 #[inline(always)]
 fn usual(bytes: &[u8]) -> Option<(u32, u8, usize, usize)> {
-    let head: &[u8; 8] = bytes.first_chunk()?;
-    let total = gtpu::HEADER_LEN + usize::from(u16::from_be_bytes([head[2], head[3]]));
-    let teid = u32::from_be_bytes([head[4], head[5], head[6], head[7]]);
-    if head[1] != message_type::G_PDU || total > bytes.len() {
+    // Flags, type, length, TEID.
+    let head = u64::from_be_bytes(*bytes.first_chunk()?);
+    let (flags_and_type, teid) = ((head >> 48) as u16, head as u32);
+    let total = gtpu::HEADER_LEN + usize::from((head >> 32) as u16);
+    if total > bytes.len() {
         return None;
     }
-    if head[0] == PLAIN {
+    if flags_and_type == u16::from_be_bytes([PLAIN, message_type::G_PDU]) {
         return Some((teid, NO_QFI, gtpu::HEADER_LEN, total));
     }
-    let options: &[u8; 16] = bytes.first_chunk()?;
-    // A container of one word has: its length, type and flags, QFI, next type. Flags for optional fields would
-    // mean more words.
-    let container = head[0] == EXTENDED
+    // Sequence number (2), N-PDU number, next type, length of the container, its type and flags, QFI, next type.
+    let options = u64::from_be_bytes(*bytes.get(8..16)?.first_chunk()?);
+    let container = flags_and_type == u16::from_be_bytes([EXTENDED, message_type::G_PDU])
         && total >= 16
-        && options[11] == extension_type::PDU_SESSION_CONTAINER
-        && options[12] == 1
-        && options[15] == extension_type::NONE;
-    let plain = match options[13] {
-        0x00 | 0x10 => options[14] & 0x80 == 0,
-        _ => false,
-    };
-    (container && plain).then_some((teid, options[14] & 0x3F, 16, total))
+        && options & CONTAINER_MASK == CONTAINER;
+    container.then_some((teid, (options >> 8) as u8 & 0x3F, 16, total))
 }
 
-/// Parses an IP packet; returns whether it is a fragment.
+/// The octets that a usual PDU Session Container has in common with others: that it is the only extension header, is one
+/// word long, is of type 0 or 1, and has no flags for optional fields, which would mean more words.
+const CONTAINER_MASK: u64 = 0x0000_00FF_FFEF_80FF;
+const CONTAINER: u64 = (extension_type::PDU_SESSION_CONTAINER as u64) << 32 | 1 << 24;
+const _: () = assert!(extension_type::NONE == 0);
+
+/// Parses an IP packet with this QFI; returns whether it is a fragment.
 #[inline(always)]
-fn parse_ip(meta: &mut Meta, key: &mut Key, frame: &mut FrameMut<'_>) -> bool {
+fn parse_ip(meta: &mut Meta, key: &mut Key, frame: &mut FrameMut<'_>, qfi: u8) -> bool {
+    let qfi = Some(qfi).filter(|qfi| *qfi != NO_QFI);
     if let Some(usual) = usual_ip(frame.packet()) {
-        let qfi = Some(meta.qfi).filter(|qfi| *qfi != NO_QFI);
         key.set_v4(usual.addresses, usual.ports, usual.protocol, usual.tos, qfi);
         cut(meta, frame, usual.length);
         meta.length = usual.length as u32;
         return false;
     }
     let fragment = parse_any_ip(meta, key, frame);
-    if meta.qfi != NO_QFI {
-        *key = key.with_qfi(meta.qfi);
+    if let Some(qfi) = qfi {
+        *key = key.with_qfi(qfi);
     }
     fragment
 }
@@ -175,14 +239,16 @@ fn cut(meta: &mut Meta, frame: &mut FrameMut<'_>, length: usize) {
 #[inline(always)]
 fn usual_ip(bytes: &[u8]) -> Option<Usual> {
     let head: &[u8; 24] = bytes.first_chunk()?;
-    let length = usize::from(u16::from_be_bytes([head[2], head[3]]));
-    let fragment = u16::from_be_bytes([head[6], head[7]]) & 0x3FFF;
+    // Version and header length, TOS, length, identification, flags and fragment offset.
+    let first = u64::from_be_bytes(*head.first_chunk()?);
+    let length = usize::from((first >> 32) as u16);
+    let whole = first & 0xFF00_0000_0000_3FFF == 0x4500_0000_0000_0000;
     let ports = head[9] == protocol::UDP || head[9] == protocol::TCP;
-    if head[0] != 0x45 || fragment != 0 || !ports || length < 24 || length > bytes.len() {
+    if !whole || !ports || length < 24 || length > bytes.len() {
         return None;
     }
     let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    let (protocol, tos) = (head[9], head[1]);
+    let (protocol, tos) = (head[9], (first >> 48) as u8);
     Some(Usual { addresses: [word(12), word(16)], ports: word(20), protocol, tos, length })
 }
 

@@ -25,7 +25,7 @@ use crate::pipeline::exits::Events;
 use crate::pipeline::graph::Way;
 use crate::pipeline::packets::{Matched, Meta, State, Verdict, Verdicts};
 use crate::pipeline::{BATCH, Event, Ports, Stages};
-use crate::session::{self, Endpoint, Policy, Route, flag};
+use crate::session::{Endpoint, Policy, Route, flag};
 
 /// Interval of copies of frames to sessions in the long run, and most copies at once: more than a network has
 /// sessions.
@@ -223,8 +223,7 @@ impl Stages {
         if let Some(Policy::Frames(classifier)) = policy {
             classifier.classify(&[key], &mut found);
         }
-        verdict.entry = found[0].and_then(|position| session::entry(verdict.block, position as usize));
-        if verdict.entry.is_none() {
+        if !verdict.complete(tables, found[0]) {
             self.pass.packets.metas[at].state = State::Consumed;
             self.context.count_drop(DropReason::NoPdr);
         }

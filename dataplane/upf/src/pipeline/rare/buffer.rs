@@ -209,7 +209,8 @@ impl Stages {
                 self.pass.keys_are_known = true;
                 self.run_bridged(snapshot, &mut batch, ports);
             } else {
-                self.run(snapshot, &mut batch, ports);
+                let places = self.places_of(snapshot, &batch);
+                self.run(snapshot, &mut batch, &places, ports);
             }
             self.pass.source = Source::Port;
             self.run_injected(snapshot, ports);

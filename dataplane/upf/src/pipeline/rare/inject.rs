@@ -15,6 +15,7 @@ use telemetry::DropReason;
 use crate::pipeline::context::{Snapshot, Source};
 use crate::pipeline::exits::Injected;
 use crate::pipeline::graph::Way;
+use crate::pipeline::look_up::PlaceOf;
 use crate::pipeline::packets::{State, Verdicts};
 use crate::pipeline::{Ports, Stages};
 use crate::session::{flag, kind};
@@ -38,8 +39,9 @@ impl Stages {
             self.pass.source = *source;
             self.context.count_way(Way::Inject, batch.len());
             self.begin(batch.len());
-            self.parse_native(snapshot, batch);
-            self.run(snapshot, batch, ports);
+            let mut places = PlaceOf::NONE;
+            self.parse_native(snapshot, batch, &mut places);
+            self.run(snapshot, batch, &places, ports);
         }
         // Dropping the vectors returns their memory: there may be one for each interface.
         (self.pass.input, self.pass.source) = before;

@@ -6,7 +6,7 @@ use packet::gtpu::{self, Signalling, message_type};
 use telemetry::DropReason;
 
 use crate::pipeline::Event;
-use crate::pipeline::context::{Context, Pass};
+use crate::pipeline::context::{Context, Input};
 use crate::pipeline::exits::{Exits, Extra};
 use crate::pipeline::graph::Way;
 use crate::pipeline::packets::State;
@@ -15,13 +15,13 @@ use crate::plan::Peer;
 /// Handles a message from `peer` that is not a G-PDU.
 pub(in crate::pipeline) fn run(
     context: &Context,
-    pass: &Pass,
+    input: &Input,
     exits: &mut Exits,
     packet: &gtpu::Packet<'_>,
     peer: SocketAddr,
 ) -> State {
     context.count_way(Way::Signalling, 1);
-    let interface = pass.input.interface;
+    let interface = input.interface;
     match packet.message_type() {
         message_type::ECHO_REQUEST => {
             let Some(sequence) = packet.sequence() else {
@@ -73,7 +73,7 @@ pub(in crate::pipeline) fn run(
 /// Handles a G-PDU for an unknown tunnel (§7.3.1): sends an Error Indication to its sender's GTP-U port.
 pub(in crate::pipeline) fn unknown_tunnel(
     context: &Context,
-    pass: &Pass,
+    input: &Input,
     extra: &mut Extra,
     teid: u32,
     peer: SocketAddr,
@@ -82,8 +82,8 @@ pub(in crate::pipeline) fn unknown_tunnel(
     if now_ns < context.quiet_until_ns {
         return;
     }
-    let message = Signalling::ErrorIndication { teid, peer: pass.input.local.ip(), udp_port: None };
-    if reply_error(context, pass, extra, SocketAddr::new(peer.ip(), gtpu::PORT), &message, now_ns) {
+    let message = Signalling::ErrorIndication { teid, peer: input.local.ip(), udp_port: None };
+    if reply_error(context, input, extra, SocketAddr::new(peer.ip(), gtpu::PORT), &message, now_ns) {
         context.stats().error_indications_sent.add(1);
     }
 }
@@ -92,14 +92,14 @@ pub(in crate::pipeline) fn unknown_tunnel(
 /// ([`limit`](crate::pipeline::limit)). The limit also bounds how often a reply is allocated.
 pub(in crate::pipeline) fn reply_error(
     context: &Context,
-    pass: &Pass,
+    input: &Input,
     extra: &mut Extra,
     peer: SocketAddr,
     message: &Signalling,
     now_ns: u64,
 ) -> bool {
     context.tables.limits.replies.allows(now_ns, peer.ip())
-        && extra.push_to(pass.input.interface, &message.build(), peer)
+        && extra.push_to(input.interface, &message.build(), peer)
 }
 
 /// An Echo Response with the mandatory Recovery element, whose value is 0 (§7.2.2). The same octets as
