@@ -37,9 +37,11 @@ pub mod peers;
 pub mod poll;
 pub mod slab;
 pub mod stack;
+pub mod trunk;
 pub mod tun;
 pub mod udp;
 pub mod vector;
+pub mod vlan;
 pub mod xdp;
 
 use std::io;

@@ -188,6 +188,39 @@ impl Vector {
         gives
     }
 
+    /// Moves the packets at positions for which `which` says so behind those of `to`, which may be empty or hold frames
+    /// of the same pool; the others stay, gone ones among them. Packets for which `to` has no room, or another pool's
+    /// frames, stay too.
+    pub(crate) fn give_to(&mut self, to: &mut Vector, which: impl Fn(usize) -> bool) {
+        let pool = if self.lent { self.guest.as_ref() } else { Some(&self.home) };
+        let Some(pool) = pool else { return };
+        if to.is_empty() {
+            to.begin_lent(pool);
+        } else if !to.lent || !to.guest.as_ref().is_some_and(|known| Arc::ptr_eq(known, pool)) {
+            return;
+        }
+        for at in (0..self.len).filter(|at| which(*at)) {
+            if to.len == to.capacity {
+                break;
+            }
+            let Some(raw) = self.frames[at].take() else { continue };
+            // SAFETY: the frame was one of `pool`, of which `to` has frames now; taking it made it free.
+            unsafe { to.lend(raw) };
+            self.gaps = true;
+        }
+    }
+
+    /// As [`Vector::give_to`]; forgets the packets that stay.
+    pub(crate) fn move_to(&mut self, to: &mut Vector, which: impl Fn(usize) -> bool) {
+        self.give_to(to, which);
+        self.clear();
+    }
+
+    /// Sets how many packets the vector can hold, [`VECTOR`] at most; returns how many it could.
+    pub(crate) fn limit(&mut self, capacity: usize) -> usize {
+        std::mem::replace(&mut self.capacity, capacity.clamp(1, VECTOR))
+    }
+
     /// Forgets the packets. Frames of another pool than the home return to it.
     #[inline]
     pub fn clear(&mut self) {

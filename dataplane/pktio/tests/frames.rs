@@ -114,9 +114,13 @@ fn send(stack: &mut impl Port, payload: &[u8], peer: SocketAddr, tos: u8) -> Sen
 }
 
 fn lost(stack: &mut impl Port) -> usize {
+    lost_for(DropReason::N3NotServed, stack)
+}
+
+fn lost_for(wanted: DropReason, stack: &mut impl Port) -> usize {
     let mut lost = 0;
     stack.losses(&mut |reason, count| {
-        assert_eq!(reason, DropReason::N3NotServed);
+        assert_eq!(reason, wanted);
         lost += count;
     });
     lost
@@ -224,14 +228,17 @@ fn what_is_not_for_the_endpoint_is_counted_and_goes_no_further() {
         change(25, 7),
         frame(&udp_packet("10.0.0.2:5000", "10.0.0.1:2153", b"x")),
         frame(&udp_packet("10.0.0.2:5000", "10.0.0.9:2152", b"x")),
-        ethernet::build(OURS, PEER, None, ethernet::IPV4, &good),
-        ethernet::build(OURS, PEER, Some(101), ethernet::IPV4, &good),
         ethernet::build([2, 0, 0, 0, 0, 9], PEER, VLAN, ethernet::IPV4, &good),
         ethernet::build(OURS, PEER, VLAN, 0x88CC, &good),
     ];
     for (n, other) in others.iter().enumerate() {
         assert!(receive(&mut stack, &wire, other).is_empty(), "{n}");
         assert_eq!(lost(&mut stack), 1, "{n}");
+    }
+    for vlan in [None, Some(101)] {
+        let other = ethernet::build(OURS, PEER, vlan, ethernet::IPV4, &good);
+        assert!(receive(&mut stack, &wire, &other).is_empty());
+        assert_eq!(lost_for(DropReason::UnknownVlan, &mut stack), 1, "{vlan:?}");
     }
 }
 

@@ -23,7 +23,7 @@ const PEER_DEVICE: &str = "GODWIT_TEST_MEMIF_PEER";
 const PATIENCE: Duration = Duration::from_secs(20);
 const MTU: u16 = 1500;
 /// The longest frame.
-const FRAME: usize = MTU as usize + 18;
+const FRAME: usize = MTU as usize + 22;
 
 /// Descriptors and mappings are counted, so that one test runs at a time.
 fn alone() -> MutexGuard<'static, ()> {

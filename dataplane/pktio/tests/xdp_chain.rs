@@ -18,6 +18,7 @@ use pktio::bpf::asm::{Assembler, Label, Reg, Size};
 use pktio::bpf::filter::{self, Select};
 use pktio::bpf::{Program, SharedLines, XDP_ABORTED, XDP_DROP, XDP_PASS, XDP_TX, XskMap};
 use pktio::poll::Poller;
+use pktio::vlan::Tags;
 use pktio::xdp::{Chain, ChainError, Place};
 use pktio::{Port, Vector};
 use support::{Net, open};
@@ -395,7 +396,7 @@ fn steps_are_cheap() {
         .collect();
     let mac = [2, 0, 0, 0, 0, 1];
     let select = |selects: &[Select]| {
-        let code = filter::program(map.as_fd(), mac, None, selects).unwrap();
+        let code = filter::program(map.as_fd(), mac, &[(Tags::default(), selects.to_vec())]).unwrap();
         Program::load("test_select", &code).unwrap()
     };
     let (one, all) = (select(&selects[..1]), select(&selects));

@@ -490,7 +490,7 @@ impl Config {
         Ok(())
     }
 
-    /// Checks what two interfaces must not share. One program or driver sorts the frames of a device.
+    /// Checks what two interfaces must not share.
     fn check_pair(&self, one: &Interface, other: &Interface) -> Result<(), ConfigError> {
         let (a, b) = (&one.config, &other.config);
         if a.name == b.name {
@@ -500,21 +500,14 @@ impl Config {
         if a.gtpu.is_some() && one.local().ip() == other.local().ip() && b.gtpu.is_some() {
             return Err(ConfigError::InterfaceTwice(one.local().ip().to_string()));
         }
-        check_sockets(a, b)
-            .map_err(|reason| ConfigError::Interface { place: other.place.clone(), reason })?;
+        let refuse = |reason| ConfigError::Interface { place: other.place.clone(), reason };
         if a.device_name().is_empty() || a.device_name() != b.device_name() {
-            return Ok(());
+            return check_sockets(a, b).map_err(refuse);
         }
-        if a.vlan != b.vlan && a.backend != Access::Kernel && a.backend == b.backend {
-            let reason = format!(
-                "{} is the device of {} already; several VLANs of one device cannot be separate interfaces yet: \
-                 give each a device of its own",
-                a.device_name(),
-                a.name
-            );
-            return Err(ConfigError::Interface { place: other.place.clone(), reason });
+        if a.backend == Access::Kernel || b.backend == Access::Kernel {
+            return Err(ConfigError::InterfaceTwice(a.device_name().to_owned()));
         }
-        Err(ConfigError::InterfaceTwice(a.device_name().to_owned()))
+        check_shared(a, b).map_err(refuse)
     }
 
     /// Checks the names of a data network's interfaces, and whether what it needs is there.
@@ -559,6 +552,30 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// Checks that one device can serve both interfaces: its frames are told apart by VLAN, or by address.
+fn check_shared(a: &InterfaceConfig, b: &InterfaceConfig) -> Result<(), String> {
+    let shared = format!("{} is the device of {} too", a.device_name(), a.name);
+    if a.backend != b.backend {
+        return Err(format!("{shared}, with the backend {}: give both the same one", a.backend));
+    }
+    if (a.device(), a.queues, a.busy_poll) != (b.device(), b.queues, b.busy_poll) {
+        return Err(format!("{shared}: give both the same arguments, queues and busy_poll"));
+    }
+    if a.vlan != b.vlan {
+        return Ok(());
+    }
+    if !a.role.has_tunnels() && !b.role.has_tunnels() {
+        return Err(format!(
+            "{shared}: frames to two data networks can only be told apart by `vlan`: give each its own"
+        ));
+    }
+    let address =
+        a.addresses.iter().find(|own| b.addresses.iter().any(|other| other.address() == own.address()));
+    address.map_or(Ok(()), |own| {
+        Err(format!("{shared} and has {} too: give each its own address, or vlan", own.address()))
+    })
 }
 
 /// Checks that two memifs do not meet at one socket: a server there has one interface. Clients may share a socket by
@@ -781,6 +798,15 @@ mod tests {
                      "addresses": ["10.30.0.7/24"]}}"#
             )
         };
+        let memif_n3 = |more: &str| {
+            format!(
+                r#"{{"name": "access", "role": "n3", "backend": "memif", "device": "a,socket=s",
+                     "gtpu": "10.30.0.7:2152", "addresses": ["10.30.0.7/24"] {more}}}"#
+            )
+        };
+        check(&list(&[&memif_n3(r#", "vlan": [4, 5]"#), &memif("a", "socket=s")]), r#""interfaces": ["a"]"#)
+            .unwrap();
+        check(&list(&[&vlans[0], &vlans[1], n3]), r#""interfaces": ["v7", "v8"]"#).unwrap();
         let clients = [memif("a", "socket=s"), memif("b", "socket=s,id=1")];
         check(&list(&[n3, &clients[0], &clients[1]]), r#""interfaces": ["a", "b"]"#).unwrap();
         check(gtpu, r#""tun": "gw0""#).unwrap();
@@ -804,9 +830,19 @@ mod tests {
                 "upf.interfaces a: the backend af_xdp",
             ),
             (
-                list(&[&vlans[0], &vlans[1], n3]),
-                r#""interfaces": ["v7", "v8"]"#,
-                "several VLANs of one device",
+                list(&[n3, &one, &af_xdp("other", "eth1", "")]),
+                r#""interfaces": ["one", "other"]"#,
+                "upf.interfaces other: eth1 is the device of one too: frames to two data networks",
+            ),
+            (
+                list(&[n3, &one, &af_xdp("other", "eth1", r#", "vlan": 7, "queues": 1"#)]),
+                r#""interfaces": ["one", "other"]"#,
+                "the same arguments, queues and busy_poll",
+            ),
+            (
+                list(&[&memif_n3(""), &memif("a", "socket=s")]),
+                r#""interfaces": ["a"]"#,
+                "a is the device of access too and has 10.30.0.7 too: give each its own address, or vlan",
             ),
             (format!("{gtpu}, {}", list(&[n3])), r#""tun": "gw0""#, "127.0.0.7 appears twice"),
             (

@@ -5,10 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use net::link::Cidr;
 use pktio::memif;
+use pktio::vlan::Tags;
 use serde::{Deserialize, Serialize};
 
-/// Highest VLAN identifier; 0 and 4095 are reserved (IEEE 802.1Q).
-const MAX_VLAN: u16 = 4094;
 /// Range of a link's MTU: IPv6 needs 1280, and packet buffers hold a little more than 9,000.
 const MTU: std::ops::RangeInclusive<u16> = 1280..=9000;
 /// MTU of a link that the kernel does not know, unless it is configured.
@@ -114,9 +113,10 @@ pub struct InterfaceConfig {
     /// `memif0,role=server,socket=/run/godwit/n3.sock` (docs/memif.md).
     #[serde(default)]
     pub device: Option<String>,
-    /// VLAN of the frames.
-    #[serde(default)]
-    pub vlan: Option<u16>,
+    /// VLAN of the frames, `100`, or an outer and an inner one, `[100, 200]` (QinQ: IEEE 802.1ad). Interfaces with different
+    /// VLANs, or with different addresses, may share a device.
+    #[serde(default, with = "vlans")]
+    pub vlan: Tags,
     /// `af_xdp`: number of the interface's queues to serve, shared among the workers; by default all.
     #[serde(default)]
     pub queues: Option<u32>,
@@ -167,6 +167,43 @@ pub(crate) fn broadcasts(own: &Cidr) -> impl Iterator<Item = Ipv4Addr> + use<> {
     broadcasts.into_iter().flatten()
 }
 
+/// VLANs as a number or a list.
+mod vlans {
+    use pktio::vlan::{MAX_ID, Tags};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "expected a number, or a list of an outer and an inner one")]
+    enum Text {
+        None,
+        One(i64),
+        Several(Vec<i64>),
+    }
+
+    pub fn serialize<S: Serializer>(value: &Tags, serializer: S) -> Result<S::Ok, S::Error> {
+        match value.ids() {
+            [] => serializer.serialize_none(),
+            [one] => one.serialize(serializer),
+            several => several.serialize(serializer),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Tags, D::Error> {
+        let ids = match Text::deserialize(deserializer)? {
+            Text::None => Vec::new(),
+            Text::One(one) => vec![one],
+            Text::Several(several) => several,
+        };
+        let valid: Vec<u16> = ids.iter().filter_map(|id| u16::try_from(*id).ok()).collect();
+        match Tags::new(&valid).filter(|_| valid.len() == ids.len()) {
+            Some(tags) => Ok(tags),
+            None => Err(serde::de::Error::custom(format!(
+                "vlan must be between 1 and {MAX_ID}, or a list of two such numbers, not {ids:?}"
+            ))),
+        }
+    }
+}
+
 /// Addresses with prefixes, in text form.
 pub(crate) mod texts {
     use net::link::Cidr;
@@ -192,7 +229,7 @@ impl InterfaceConfig {
             gtpu: None,
             backend: Backend::Kernel,
             device: None,
-            vlan: None,
+            vlan: Tags::default(),
             queues: None,
             busy_poll: false,
             addresses: Vec::new(),
@@ -243,14 +280,11 @@ impl InterfaceConfig {
             true => Err(format!("{key} means nothing to the backend {backend}; {hint}")),
             false => Ok(()),
         };
-        if let Some(vlan) = self.vlan.filter(|vlan| !(1..=MAX_VLAN).contains(vlan)) {
-            return Err(format!("vlan must be between 1 and {MAX_VLAN}, not {vlan}"));
-        }
         match backend {
             Backend::Kernel => {
                 let hint = "leave it out, or choose `backend: af_xdp`, `dpdk` or `memif`";
                 has(self.device.is_some() && role.has_tunnels(), "device", hint)?;
-                has(self.vlan.is_some(), "vlan", hint)?;
+                has(!self.vlan.is_empty(), "vlan", hint)?;
                 if !role.has_tunnels() && self.device().is_empty() {
                     return Err("role n6 needs a device, such as `device: gw0`".into());
                 } else if !role.has_tunnels() {
@@ -337,7 +371,15 @@ mod tests {
         assert_eq!((n3.backend, n3.role), (Backend::Kernel, Role::N3));
         assert_eq!(parse(r#"{"device": "gw0"}"#).unwrap().device(), "gw0");
         let af_xdp = parse(r#"{"backend": "af_xdp", "device": "eth0", "vlan": 7, "queues": 2}"#).unwrap();
-        assert_eq!((af_xdp.backend, af_xdp.device(), af_xdp.vlan), (Backend::AfXdp, "eth0", Some(7)));
+        assert_eq!((af_xdp.backend, af_xdp.device(), af_xdp.vlan.ids()), (Backend::AfXdp, "eth0", &[7][..]));
+        for (vlan, ids) in [("null", &[][..]), ("4094", &[4094]), ("[7]", &[7]), ("[100, 200]", &[100, 200])]
+        {
+            let text = format!(r#"{{"backend": "af_xdp", "device": "eth0", "vlan": {vlan}}}"#);
+            let parsed = parse(&text).unwrap();
+            assert_eq!(parsed.vlan.ids(), ids);
+            let again = serde_json::from_value(serde_json::to_value(&parsed).unwrap());
+            assert_eq!(parsed, again.unwrap());
+        }
         let dpdk = parse(
             r#"{"backend": "dpdk", "device": "net_memif0", "addresses": ["10.0.0.1/24"], "gateways": ["10.0.0.9"]}"#,
         )

@@ -134,8 +134,9 @@ enum Opening {
     /// A socket for each worker that reads it.
     Udp(Vec<UdpPort>),
     Device(N6),
-    /// With the kernel's socket for the packets in tunnels that AF_XDP does not handle.
-    AfXdp(Arc<AfXdp>, Option<UdpPort>),
+    /// The device and the interface's number on it, with the kernel's socket for the packets in tunnels that AF_XDP does
+    /// not handle.
+    AfXdp(Arc<AfXdp>, usize, Option<UdpPort>),
     /// That the kernel does not know.
     Own(Own),
 }
@@ -148,19 +149,24 @@ pub async fn open(
 ) -> Result<Opened, PortError> {
     dpdk::start(config, interfaces)?;
     let readers = config.workers.count.unwrap_or(1);
-    let mut opened = Vec::with_capacity(interfaces.len());
-    // Devices come first: their addresses may be those of GTP-U.
-    for interface in interfaces.iter() {
-        opened.push(match &interface.dnn {
-            Some(dnn) => Some(open_network(interface, dnn, taps, readers).await?),
-            None => None,
-        });
+    let mut opened: Vec<Option<Opening>> = interfaces.iter().map(|_| None).collect();
+    // Devices of the kernel come first: their addresses may be those of GTP-U.
+    for (opened, interface) in opened.iter_mut().zip(interfaces.iter()) {
+        if let (Backend::Kernel, Some(dnn)) = (interface.config.backend, &interface.dnn) {
+            *opened = Some(Opening::Device(n6::set_up(dnn, interface.config.device(), readers).await?));
+        }
+    }
+    for numbers in devices(interfaces) {
+        let sharing: Vec<&Interface> = numbers.iter().map(|number| &interfaces[*number]).collect();
+        for (number, own) in numbers.into_iter().zip(open_device(&sharing, taps, readers)?) {
+            opened[number] = Some(own);
+        }
     }
     let mut all = Vec::with_capacity(interfaces.len());
     for (interface, opened) in interfaces.iter().zip(opened) {
         all.push(match opened {
             Some(opened) => opened,
-            None => open_tunnels(interface, taps, readers)?,
+            None => Opening::Udp(open_sockets(interface, readers)?),
         });
     }
     let af_xdp = all.iter().filter_map(Opening::af_xdp).map(|interface| interface.queues());
@@ -177,9 +183,9 @@ pub async fn open(
     for opened in all {
         signalling.push(match opened {
             Opening::Udp(gtpu) => gtpu.into_iter().next().map(|gtpu| Box::new(gtpu) as Box<dyn Port>),
-            Opening::AfXdp(_, Some(gtpu)) => Some(Box::new(gtpu) as Box<dyn Port>),
+            Opening::AfXdp(_, _, Some(gtpu)) => Some(Box::new(gtpu) as Box<dyn Port>),
             Opening::Own(own) => own.outbox.map(|outbox| Box::new(outbox) as Box<dyn Port>),
-            Opening::AfXdp(_, None) => None,
+            Opening::AfXdp(_, _, None) => None,
             Opening::Device(network) => {
                 networks.push(network);
                 None
@@ -194,51 +200,67 @@ fn tap(interface: &Interface, taps: Option<&Taps>) -> Option<Tap> {
     Some(taps?.tap(point, interface.config.device_name()))
 }
 
-/// Opens an interface of a data network. `readers` workers read it if it is the kernel's.
-async fn open_network(
-    interface: &Interface,
-    dnn: &DnnConfig,
-    taps: Option<&Taps>,
-    readers: u32,
-) -> Result<Opening, PortError> {
-    let (place, config) = (&interface.place, &interface.config);
-    let tap = tap(interface, taps);
-    Ok(match config.backend {
-        Backend::Kernel => Opening::Device(n6::set_up(dnn, config.device(), readers).await?),
-        Backend::AfXdp => Opening::AfXdp(AfXdp::open(place.clone(), config, pools(dnn), tap)?, None),
-        Backend::Dpdk => Opening::Own(dpdk::open(interface, tap, readers)?),
-        Backend::Memif => Opening::Own(memif::open(interface, tap)?),
-    })
+/// The interfaces that are not the kernel's, by their numbers, those of one device together.
+fn devices(interfaces: &Interfaces) -> Vec<Vec<usize>> {
+    let mut devices: Vec<Vec<usize>> = Vec::new();
+    for (number, interface) in interfaces.iter().enumerate() {
+        let own = &interface.config;
+        let same = |numbers: &&mut Vec<usize>| {
+            let other = numbers.first().map(|first| &interfaces[*first].config);
+            other
+                .is_some_and(|other| (other.backend, other.device_name()) == (own.backend, own.device_name()))
+        };
+        match devices.iter_mut().find(same) {
+            _ if own.backend == Backend::Kernel => {}
+            Some(numbers) => numbers.push(number),
+            None => devices.push(vec![number]),
+        }
+    }
+    devices
 }
 
-/// Opens an interface with tunnels. `readers` workers read it if it is the kernel's.
-fn open_tunnels(interface: &Interface, taps: Option<&Taps>, readers: u32) -> Result<Opening, PortError> {
-    let (place, config, local) = (&interface.place, &interface.config, interface.local());
-    let refused = |error| PortError::Gtpu { place: place.clone(), address: local, error };
-    let sockets = || {
-        UdpPort::bind_group(local, readers).map_err(|error| match error {
-            GroupError::Bind(error) => refused(error),
-            error @ GroupError::Choose(_) => PortError::Workers { place: place.clone(), error },
-        })
-    };
-    let tap = tap(interface, taps);
-    Ok(match config.backend {
-        Backend::Kernel => Opening::Udp(sockets()?),
-        Backend::AfXdp => {
-            let gtpu = UdpPort::bind(local, false).map_err(refused)?;
-            let select = Select::Udp(local.ip(), local.port());
-            Opening::AfXdp(AfXdp::open(place.clone(), config, vec![select], tap)?, Some(gtpu))
+/// Opens a device with its interfaces.
+fn open_device(
+    interfaces: &[&Interface],
+    taps: Option<&Taps>,
+    readers: u32,
+) -> Result<Vec<Opening>, PortError> {
+    let own = |own: Vec<Own>| own.into_iter().map(Opening::Own).collect();
+    match interfaces.first().map(|interface| interface.config.backend) {
+        Some(Backend::Dpdk) => Ok(own(dpdk::open(interfaces, taps, readers)?)),
+        Some(Backend::Memif) => Ok(own(memif::open(interfaces, taps)?)),
+        Some(Backend::AfXdp) => {
+            let device = af_xdp::open(interfaces, taps)?;
+            let members = interfaces.iter().enumerate().map(|(member, interface)| {
+                let local = interface.role().has_tunnels().then(|| interface.local());
+                let gtpu = local.map(|local| UdpPort::bind(local, false)).transpose();
+                let gtpu = gtpu.map_err(|error| refused(interface, error))?;
+                Ok(Opening::AfXdp(Arc::clone(&device), member, gtpu))
+            });
+            members.collect()
         }
-        Backend::Dpdk => Opening::Own(dpdk::open(interface, tap, readers)?),
-        Backend::Memif => Opening::Own(memif::open(interface, tap)?),
+        Some(Backend::Kernel) | None => Ok(Vec::new()),
+    }
+}
+
+fn refused(interface: &Interface, error: io::Error) -> PortError {
+    PortError::Gtpu { place: interface.place.clone(), address: interface.local(), error }
+}
+
+/// The kernel's sockets for tunnels, one for each worker that reads them.
+fn open_sockets(interface: &Interface, readers: u32) -> Result<Vec<UdpPort>, PortError> {
+    UdpPort::bind_group(interface.local(), readers).map_err(|error| match error {
+        GroupError::Bind(error) => refused(interface, error),
+        error @ GroupError::Choose(_) => PortError::Workers { place: interface.place.clone(), error },
     })
 }
 
 impl Opening {
+    /// The AF_XDP device, once for all of its interfaces.
     fn af_xdp(&self) -> Option<&Arc<AfXdp>> {
         match self {
-            Opening::AfXdp(interface, _) => Some(interface),
-            Opening::Udp(_) | Opening::Device(_) | Opening::Own(_) => None,
+            Opening::AfXdp(device, 0, _) => Some(device),
+            Opening::AfXdp(..) | Opening::Udp(_) | Opening::Device(_) | Opening::Own(_) => None,
         }
     }
 
@@ -278,9 +300,9 @@ impl Opening {
                 None => return Err(no_port()),
             },
             (Opening::Device(network), _) => Box::new(network.tun.queue(worker as usize)),
-            (Opening::AfXdp(interface, gtpu), Some(memory)) => {
+            (Opening::AfXdp(device, member, gtpu), Some(memory)) => {
                 let content = gtpu.as_ref().map_or(Content::Packets, |gtpu| Content::Tunnels(gtpu.share()));
-                Box::new(Queues::open(interface, (worker, workers), content, memory)?)
+                Box::new(Queues::open(device, *member, (worker, workers), content, memory)?)
             }
             (Opening::Own(own), _) => {
                 own.ports.get_mut(worker as usize).and_then(Option::take).ok_or_else(no_port)?

@@ -17,6 +17,7 @@ use net::netns::NetNs;
 use packet::ethernet;
 use packet::gtpu::{self, PduSession, Signalling};
 use pktio::memif::MemifPort;
+use pktio::vlan::Tags;
 use support::*;
 
 /// Sizes of users' packets.
@@ -172,6 +173,60 @@ fn n3_and_n6_on_memif_outlive_their_peers() {
     assert!(!directory.0.join("0.sock").exists(), "the socket goes with its server");
     // Nothing is left that prevents a start.
     Running::start(&namespace, &config).stop();
+}
+
+/// UP-1: N3 and N6 on one device, apart by VLANs, by two tags, or by addresses alone. The peer is killed and comes back.
+#[test]
+fn n3_and_n6_share_a_device() {
+    let directory = Directory::new("memif-shared");
+    let namespace = NetNs::new().expect("tests run with CAP_SYS_ADMIN");
+    let tags = |ids: &[u16]| Tags::new(ids).unwrap();
+    for (n3, n6) in
+        [(&[100][..], &[200][..]), (&[], &[100, 200]), (&[100, 200], &[100]), (&[], &[]), (&[7, 8], &[7, 8])]
+    {
+        let own = device(&directory, 0, "server", ",mac=02:00:00:00:00:00");
+        let mut text = serde_json::to_value(configuration(
+            &own,
+            serde_json::json!({"name": "n6", "role": "n6",
+            "backend": "memif", "addresses": ["10.201.0.1/24"], "device": own, "vlan": n6}),
+        ))
+        .unwrap();
+        text["interfaces"][0]["vlan"] = serde_json::json!(n3);
+        let config: upf::Config = serde_json::from_value(text).unwrap();
+        config.validate().unwrap();
+        let mut running = Running::start(&namespace, &config);
+        let (_, teid) = running.smf.establish();
+        let gnb = Host::new(0, tags(n3));
+        for round in 0..2 {
+            let relay = Relay::start("memif_relay", &[(device(&directory, 0, "client", ""), &gnb)]);
+            gnb.greet();
+            let server = gnb.beside(1, tags(n6));
+            gnb.ask();
+            server.ask();
+            gnb.drain();
+            for n in 0..10 {
+                exchange(&gnb, &server, teid, 10 * round + n);
+            }
+            // Frames of other VLANs are counted, each once.
+            let before = drops(&running.upf.handle(), "unknown_vlan");
+            for other in [&[300][..], &[100, 300], &[300, 200]] {
+                gnb.beside(1, tags(other))
+                    .send(ethernet::IPV4, &udp(SERVER_V4.into(), UE_V4.into(), b"lost"));
+            }
+            exchange(&gnb, &server, teid, 99);
+            wait_for("frames of other VLANs", || drops(&running.upf.handle(), "unknown_vlan") >= before + 3);
+            assert_eq!(drops(&running.upf.handle(), "unknown_vlan"), before + 3);
+            drop(relay);
+        }
+        let stats = running.upf.handle().stats();
+        for name in ["n3", "n6"] {
+            let packets = |way: &str| stats["interfaces"][name][way]["packets"].as_u64().unwrap();
+            assert!(
+                packets("received") >= 22 * SIZES.len() as u64 && packets("sent") >= 22 * SIZES.len() as u64
+            );
+        }
+        running.stop();
+    }
 }
 
 /// UP-1, UP-2: N3 on memif, N6 on AF_XDP to the kernel of another namespace.

@@ -28,6 +28,7 @@ use telemetry::DropReason;
 use crate::bpf::filter::{self, Select};
 use crate::bpf::{BpfError, Program, XskMap};
 use crate::poll::AnyOf;
+use crate::vlan::{LONGEST_HEADER, Tags};
 use crate::xdp::{Chain, ChainError, Part, Place};
 use crate::{FramePort, Port, Sent, Vector};
 use device::Device;
@@ -37,8 +38,6 @@ use umem::Umem;
 
 /// The kernel puts 256 octets of headroom in front of a received frame.
 const KERNEL_HEADROOM: usize = 256;
-/// Ethernet header with one VLAN tag.
-const LINK_HEADER: usize = 18;
 /// Queues of one interface at most: as many as the largest adapters have.
 const MAX_QUEUES: u32 = 256;
 /// Frames without a sleep from which on there is traffic: then the two system calls around the next sleep cost less than
@@ -118,13 +117,18 @@ pub struct Interface {
 impl Interface {
     /// Attaches a chain with the program to the interface `name` of the calling thread's network namespace. Selected
     /// packets go to the kernel too, until there are sockets.
-    pub fn open(name: &str, vlan: Option<u16>, selects: &[Select]) -> Result<Arc<Interface>, AfXdpError> {
+    pub fn open(name: &str, tags: impl Into<Tags>, selects: &[Select]) -> Result<Arc<Interface>, AfXdpError> {
+        Interface::open_for(name, &[(tags.into(), selects.to_vec())])
+    }
+
+    /// The same, with a selection of the frames of each of several VLANs.
+    pub fn open_for(name: &str, wanted: &[(Tags, Vec<Select>)]) -> Result<Arc<Interface>, AfXdpError> {
         let device =
             Device::find(name).map_err(|error| AfXdpError::Device { name: name.to_owned(), error })?;
         chunk_len(&device)?;
         let selection = || -> Result<(XskMap, Part), ChainError> {
             let map = XskMap::new(MAX_QUEUES)?;
-            let code = filter::program(map.as_fd(), device.mac, vlan, selects).map_err(BpfError::from)?;
+            let code = filter::program(map.as_fd(), device.mac, wanted).map_err(BpfError::from)?;
             let program = Program::load("godwit_select", &code)?;
             let chain = Chain::attach(device.index)?;
             Ok((map, chain.add(Place::SELECTION, program)?))
@@ -155,14 +159,14 @@ impl Interface {
 
 /// Octets of a chunk of memory, which holds one frame: the smaller the better for the caches.
 fn chunk_len(device: &Device) -> Result<u32, AfXdpError> {
-    let needed = device.mtu + LINK_HEADER + KERNEL_HEADROOM;
+    let needed = device.mtu + LONGEST_HEADER + KERNEL_HEADROOM;
     match needed {
         ..=2048 => Ok(2048),
         2049..=4096 => Ok(4096),
         _ => Err(AfXdpError::Mtu {
             name: device.name.clone(),
             mtu: device.mtu,
-            most: 4096 - LINK_HEADER - KERNEL_HEADROOM,
+            most: 4096 - LONGEST_HEADER - KERNEL_HEADROOM,
         }),
     }
 }
@@ -267,7 +271,7 @@ impl AfXdpPort {
                 _ => AfXdpError::Socket { name: name.clone(), queue, error },
             };
             let (umem, first) = (&memory.umem, memory.first.as_ref());
-            let device = (interface.device.index, interface.device.mtu + LINK_HEADER);
+            let device = (interface.device.index, interface.device.mtu + LONGEST_HEADER);
             let socket =
                 Socket::open(device, queue, umem, first, options.mode, options.busy_poll).map_err(failed)?;
             memory.first.get_or_insert_with(|| Arc::clone(socket.fd()));

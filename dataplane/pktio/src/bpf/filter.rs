@@ -12,6 +12,7 @@ use packet::protocol;
 
 use super::XDP_PASS;
 use super::asm::{AsmError, Assembler, Label, Reg, Size};
+use crate::vlan::{self, Tags};
 
 /// `bpf_redirect_map`.
 const HELPER_REDIRECT_MAP: i32 = 51;
@@ -19,8 +20,6 @@ const HELPER_REDIRECT_MAP: i32 = 51;
 const MD_DATA: i16 = 0;
 const MD_DATA_END: i16 = 4;
 const MD_RX_QUEUE: i16 = 16;
-/// EtherType of a VLAN tag.
-const VLAN: u16 = 0x8100;
 
 /// Packets that are redirected to a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,42 +32,45 @@ pub enum Select {
     Everything,
 }
 
-/// Assembles the program for an interface with address `mac`: selected frames go to the socket in `map` under the
-/// queue they came from, or to the kernel where there is none. With a VLAN identifier only frames with that tag
-/// are selected, without one only untagged frames.
-pub fn program(
-    map: BorrowedFd<'_>,
-    mac: Mac,
-    vlan: Option<u16>,
-    selects: &[Select],
-) -> Result<Vec<u64>, AsmError> {
-    assemble(map, mac, vlan, selects, XDP_PASS)
+/// Assembles the program for a device with address `mac`: selected frames go to the socket in `map` under the queue they
+/// came from, or to the kernel where there is none. `wanted` says what is selected of the frames with these tags.
+pub fn program(map: BorrowedFd<'_>, mac: Mac, wanted: &[(Tags, Vec<Select>)]) -> Result<Vec<u64>, AsmError> {
+    assemble(map, mac, wanted, XDP_PASS)
 }
 
 /// As [`program`]; `unserved` is the verdict where the map has no socket for the queue.
 fn assemble(
     map: BorrowedFd<'_>,
     mac: Mac,
-    vlan: Option<u16>,
-    selects: &[Select],
+    wanted: &[(Tags, Vec<Select>)],
     unserved: i32,
 ) -> Result<Vec<u64>, AsmError> {
     let mut asm = Assembler::new();
     let (pass, redirect) = (asm.label(), asm.label());
     asm.copy(Reg::R6, Reg::R1);
     // The kernel refuses programs with parts that are never reached.
-    let everything = selects.contains(&Select::Everything);
-    if !everything && !selects.is_empty() {
-        let link = link_layer(&mut asm, mac, vlan, pass);
-        let ipv6 = asm.label();
-        asm.load(Size::Half, Reg::R3, Reg::R7, link - 2);
-        asm.jump_if_eq32(Reg::R3, be16(ethernet::IPV6), ipv6);
-        asm.jump_if_ne32(Reg::R3, be16(ethernet::IPV4), pass);
-        network_layer(&mut asm, link, false, selects, (redirect, pass));
-        asm.place(ipv6);
-        network_layer(&mut asm, link, true, selects, (redirect, pass));
+    let everything = wanted.iter().any(|(_, selects)| selects.contains(&Select::Everything));
+    let mut groups: Vec<_> = wanted.iter().filter(|(_, selects)| !selects.is_empty()).collect();
+    // What begins with the same tags and has more comes first.
+    groups.sort_by_key(|(tags, _)| std::cmp::Reverse(tags.header_len()));
+    if !everything && !groups.is_empty() {
+        link_layer(&mut asm, mac, pass);
+        for (at, (tags, selects)) in groups.iter().enumerate() {
+            let next = if at + 1 < groups.len() { asm.label() } else { pass };
+            let link = virtual_lan(&mut asm, *tags, next);
+            let ipv6 = asm.label();
+            asm.load(Size::Half, Reg::R3, Reg::R7, link - 2);
+            asm.jump_if_eq32(Reg::R3, be16(ethernet::IPV6), ipv6);
+            asm.jump_if_ne32(Reg::R3, be16(ethernet::IPV4), pass);
+            network_layer(&mut asm, link, false, selects, (redirect, pass));
+            asm.place(ipv6);
+            network_layer(&mut asm, link, true, selects, (redirect, pass));
+            if at + 1 < groups.len() {
+                asm.place(next);
+            }
+        }
     }
-    if !selects.is_empty() {
+    if !groups.is_empty() {
         asm.place(redirect);
         asm.load_map(Reg::R1, map);
         asm.load(Size::Word, Reg::R2, Reg::R6, MD_RX_QUEUE);
@@ -96,22 +98,36 @@ fn need(asm: &mut Assembler, length: i16, short: Label) {
     asm.jump_if_greater(Reg::R2, Reg::R8, short);
 }
 
-/// Checks addresses and tag; R7 is then the frame, R8 its end. Returns the length of the header.
-fn link_layer(asm: &mut Assembler, mac: Mac, vlan: Option<u16>, pass: Label) -> i16 {
-    let length = if vlan.is_some() { 18 } else { 14 };
+/// Checks the destination; R7 is then the frame, R8 its end.
+fn link_layer(asm: &mut Assembler, mac: Mac, pass: Label) {
     asm.load(Size::Word, Reg::R7, Reg::R6, MD_DATA);
     asm.load(Size::Word, Reg::R8, Reg::R6, MD_DATA_END);
-    need(asm, length, pass);
+    need(asm, 14, pass);
     asm.load(Size::Word, Reg::R3, Reg::R7, 0);
     asm.jump_if_ne32(Reg::R3, u32::from_ne_bytes([mac[0], mac[1], mac[2], mac[3]]), pass);
     asm.load(Size::Half, Reg::R3, Reg::R7, 4);
     asm.jump_if_ne32(Reg::R3, u16::from_ne_bytes([mac[4], mac[5]]).into(), pass);
-    if let Some(id) = vlan {
-        asm.load(Size::Half, Reg::R3, Reg::R7, 12);
-        asm.jump_if_ne32(Reg::R3, be16(VLAN), pass);
-        asm.load(Size::Half, Reg::R3, Reg::R7, 14);
+}
+
+/// Jumps to `other` unless the frame begins with these tags. Returns the length of the header.
+fn virtual_lan(asm: &mut Assembler, tags: Tags, other: Label) -> i16 {
+    let length = tags.header_len() as i16;
+    if !tags.is_empty() {
+        need(asm, length, other);
+    }
+    for (at, id) in (12..).step_by(4).zip(tags.ids()) {
+        asm.load(Size::Half, Reg::R3, Reg::R7, at);
+        if at + 6 < length {
+            let outer = asm.label();
+            asm.jump_if_eq32(Reg::R3, be16(vlan::SERVICE), outer);
+            asm.jump_if_ne32(Reg::R3, be16(vlan::CUSTOMER), other);
+            asm.place(outer);
+        } else {
+            asm.jump_if_ne32(Reg::R3, be16(vlan::CUSTOMER), other);
+        }
+        asm.load(Size::Half, Reg::R3, Reg::R7, at + 2);
         asm.and32(Reg::R3, be16(0x0FFF));
-        asm.jump_if_ne32(Reg::R3, be16(id & 0x0FFF), pass);
+        asm.jump_if_ne32(Reg::R3, be16(*id), other);
     }
     length
 }
@@ -211,8 +227,12 @@ mod tests {
 
     /// Whether the program selects each frame: without sockets, what is selected is dropped.
     fn selected(vlan: Option<u16>, selects: &[Select], frames: &[Vec<u8>]) -> Vec<bool> {
+        selected_of(&[(vlan.into(), selects.to_vec())], frames)
+    }
+
+    fn selected_of(wanted: &[(Tags, Vec<Select>)], frames: &[Vec<u8>]) -> Vec<bool> {
         let map = XskMap::new(1).unwrap();
-        let code = assemble(map.as_fd(), MAC, vlan, selects, XDP_DROP).unwrap();
+        let code = assemble(map.as_fd(), MAC, wanted, XDP_DROP).unwrap();
         let program = Program::load("test", &code).unwrap();
         let verdict = |frame: &Vec<u8>| match program.run(frame).unwrap() {
             XDP_DROP => true,
@@ -280,6 +300,55 @@ mod tests {
             frame(MAC, Some(7), &udp("2001:db8::1", 2152)),
         ];
         assert_eq!(selected(Some(7), &selects, &tagged), [true, false, false, true]);
+    }
+
+    /// A frame with these tags, each as EtherType and identifier.
+    fn tagged(tags: &[(u16, u16)], packet: &[u8]) -> Vec<u8> {
+        let mut out = frame(MAC, None, packet);
+        let tags: Vec<u8> =
+            tags.iter().flat_map(|(kind, id)| [kind.to_be_bytes(), id.to_be_bytes()]).flatten().collect();
+        out.splice(12..12, tags);
+        out
+    }
+
+    #[test]
+    fn each_vlan_of_a_device_has_its_own_selection() {
+        let n3 = Select::Udp("192.0.2.1".parse().unwrap(), 2152);
+        let pool = Select::Prefix("10.45.0.0/16".parse().unwrap());
+        let (to_n3, to_ue) = (udp("192.0.2.1", 2152), udp("10.45.0.9", 9));
+        let tags = |ids: &[u16]| Tags::new(ids).unwrap();
+        let wanted = [
+            (tags(&[]), vec![pool]),
+            (tags(&[100]), vec![n3]),
+            (tags(&[100, 200]), vec![pool]),
+            (tags(&[100, 201]), vec![n3, pool]),
+            (tags(&[7]), vec![]),
+        ];
+        let (c, s) = (0x8100, 0x88A8);
+        let all: [&[(u16, u16)]; 11] = [
+            &[],
+            &[(c, 100)],
+            &[(c, 0xE000 | 100)],
+            &[(s, 100), (c, 200)],
+            &[(c, 100), (c, 200)],
+            &[(s, 100), (c, 201)],
+            &[(s, 100)],
+            &[(s, 200), (c, 100)],
+            &[(s, 100), (s, 200)],
+            &[(c, 7)],
+            &[(c, 100), (c, 200), (c, 5)],
+        ];
+        let of = |packet: &[u8]| {
+            let frames: Vec<_> = all.iter().map(|tags| tagged(tags, packet)).collect();
+            selected_of(&wanted, &frames)
+        };
+        let only = |wanted: &[usize]| (0..all.len()).map(|at| wanted.contains(&at)).collect::<Vec<_>>();
+        assert_eq!(of(&to_ue), only(&[0, 3, 4, 5]));
+        assert_eq!(of(&to_n3), only(&[1, 2, 5]));
+        // Frames that end within their tags or packets go to the kernel.
+        let long = tagged(&[(s, 100), (c, 201)], &to_n3);
+        let cut: Vec<_> = (14..22 + 28).map(|length| long[..length].to_vec()).collect();
+        assert!(!selected_of(&wanted, &cut).contains(&true));
     }
 
     #[test]

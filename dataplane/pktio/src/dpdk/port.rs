@@ -30,6 +30,7 @@ use super::frames::{self, Raw};
 use super::gate::{self, Section};
 use super::{Error, eal};
 use crate::frame::Pool;
+use crate::vlan::LONGEST_HEADER;
 use crate::{Frame, FramePort, Port, Sent, Vector, crossing};
 
 /// Packets per call of DPDK; larger batches take several to send. Equal to `CALL` of port.c.
@@ -38,9 +39,6 @@ const CALL: usize = 64;
 const READ_EVERY: Duration = Duration::from_millis(10);
 /// Calls of [`Port::losses`] without traffic after which they are read too.
 const QUIET_CALLS: u32 = 4096;
-/// Octets of a frame in front of its payload at most: addresses, a VLAN tag, type.
-const FRAME_HEADER: usize = 18;
-
 /// How a device is set up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
@@ -510,7 +508,7 @@ impl Port for DpdkPort {
     fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         eal::register_thread();
         let mut sent = Sent::default();
-        let longest = self.device.mtu + FRAME_HEADER;
+        let longest = self.device.mtu + LONGEST_HEADER;
         let own = batch.gives_to(&self.mbufs);
         for group in selected.chunks(CALL) {
             let mut count = 0;

@@ -1,5 +1,6 @@
 //! How a memif is set up: a device string such as DPDK has, `memif0,role=server,socket=/run/godwit/n3.sock,id=0`.
 
+use crate::vlan::LONGEST_HEADER;
 use std::path::PathBuf;
 
 use net::private_file;
@@ -8,8 +9,6 @@ use packet::ethernet::Mac;
 use super::protocol::Secret;
 use super::ring::{MAX_LOG2_SIZE, Role};
 
-/// Octets of a frame in front of its payload at most: addresses, a VLAN tag, type.
-const FRAME_HEADER: u32 = 18;
 /// Pairs of queues at most.
 const MAX_QUEUES: u16 = 64;
 /// Longest path of a socket (`sockaddr_un`), without its last octet.
@@ -130,7 +129,7 @@ impl Settings {
 
     /// Octets of the longest frame.
     pub fn frame(&self) -> u32 {
-        u32::from(self.mtu) + FRAME_HEADER
+        u32::from(self.mtu) + LONGEST_HEADER as u32
     }
 
     fn argument(&mut self, part: &str) -> Result<(), SettingsError> {

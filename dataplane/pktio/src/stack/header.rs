@@ -12,17 +12,16 @@ use packet::protocol;
 
 use super::{Link, ethertype};
 use crate::FrameMut;
+use crate::vlan::LONGEST_HEADER;
 
 const IPV4: usize = 20;
 const IPV6: usize = 40;
 const UDP: usize = 8;
-/// Longest Ethernet header of a [`Link`], with room for two tags.
-pub(super) const ETHERNET: usize = 22;
 /// Octets of a window for a datagram's headers: Ethernet, IPv6 and UDP, to the next multiple of eight.
 const WINDOW: usize = 72;
 /// Octets of a window for an Ethernet header.
 const SHORT: usize = 24;
-const _: () = assert!(ETHERNET + IPV6 + UDP <= WINDOW && ETHERNET <= SHORT);
+const _: () = assert!(LONGEST_HEADER + IPV6 + UDP <= WINDOW && LONGEST_HEADER <= SHORT);
 
 /// Hop limit of outer headers: the usual default.
 const HOPS: u8 = 64;

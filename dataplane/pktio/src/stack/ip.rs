@@ -10,6 +10,7 @@ use telemetry::DropReason;
 use super::header::Ethernet;
 use super::routes::{Near, Number};
 use super::{Core, Neighbours, NextHop, Prepared, Received};
+use crate::vlan::Tags;
 use crate::{FramePort, Port, Sent, Vector};
 
 /// IP on a frame port; see the module `stack`.
@@ -18,9 +19,9 @@ pub struct IpStack<F> {
 }
 
 impl<F: FramePort> IpStack<F> {
-    /// Exchanges IP packets on `frames`, in frames of VLAN `vlan` if there is one.
-    pub fn new(frames: F, vlan: Option<u16>, neighbours: Neighbours) -> io::Result<IpStack<F>> {
-        Ok(IpStack { core: Core::new(frames, vlan, neighbours)? })
+    /// Exchanges IP packets on `frames`, in frames with these tags.
+    pub fn new(frames: F, tags: impl Into<Tags>, neighbours: Neighbours) -> io::Result<IpStack<F>> {
+        Ok(IpStack { core: Core::new(frames, tags.into(), neighbours)? })
     }
 
     /// The frame port below.

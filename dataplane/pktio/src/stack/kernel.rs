@@ -28,6 +28,7 @@ use super::netlink::{Neighbour, Netlink, Route};
 use super::routes::{self, Found, Hosts, Near, Number, Rank, Routes, Via};
 use super::{NextHop, new_version};
 use crate::poll::{Poller, Waker};
+use crate::vlan::Tags;
 
 /// How often neighbours in use are confirmed. The kernel takes an entry for reachable for some 30 s.
 const CONFIRM_EVERY: Duration = Duration::from_secs(10);
@@ -104,7 +105,7 @@ impl Snapshot {
 }
 
 /// A local address and port in a VLAN, for which headers are made.
-type Endpoint = (SocketAddr, Option<u16>);
+type Endpoint = (SocketAddr, Tags);
 
 #[derive(Debug)]
 struct Shared {

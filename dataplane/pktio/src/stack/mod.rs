@@ -40,14 +40,12 @@ use packet::ethernet::{self, Mac};
 use telemetry::DropReason;
 
 use crate::poll::AnyOf;
+use crate::vlan::Tags;
 use crate::{FrameMut, FramePort, Port, Sent, Vector};
 use header::Version;
 use kernel::Reader;
 use resolver::Resolver;
 use routes::{Near, Number};
-
-/// EtherType of a VLAN tag.
-const VLAN: u16 = 0x8100;
 
 /// Between two versions there is room for the numbers of endpoints.
 const VERSION_STEP: Version = 1 << 16;
@@ -85,26 +83,23 @@ pub type Slow = Box<dyn Port>;
 #[derive(Clone, Copy, Debug)]
 struct Link {
     mac: Mac,
-    vlan: Option<u16>,
+    tags: Tags,
 }
 
 impl Link {
     /// Length of the Ethernet header.
     #[inline]
     fn header_len(&self) -> usize {
-        if self.vlan.is_some() { 18 } else { 14 }
+        self.tags.header_len()
     }
 
     /// Writes a header of [`Link::header_len`] octets.
     fn write(&self, out: &mut [u8], to: Mac, ethertype: u16) {
         out[..6].copy_from_slice(&to);
         out[6..12].copy_from_slice(&self.mac);
-        let mut at = 12;
-        if let Some(id) = self.vlan {
-            out[12..14].copy_from_slice(&VLAN.to_be_bytes());
-            out[14..16].copy_from_slice(&(id & 0x0FFF).to_be_bytes());
-            at = 16;
-        }
+        let tags = self.tags.octets();
+        let at = 12 + tags.len();
+        out[12..at].copy_from_slice(tags);
         out[at..at + 2].copy_from_slice(&ethertype.to_be_bytes());
     }
 
@@ -117,13 +112,15 @@ impl Link {
         if !group && frame[..6] != self.mac {
             return None;
         }
-        if let Some(id) = self.vlan {
-            let tag = u16::from_be_bytes([frame[14], frame[15]]) & 0x0FFF;
-            if [frame[12], frame[13]] != VLAN.to_be_bytes() || tag != id & 0x0FFF {
-                return None;
-            }
+        if !self.tags.begin(frame) {
+            return None;
         }
         Some((u16::from_be_bytes([frame[header - 2], frame[header - 1]]), payload))
+    }
+
+    /// Whether a frame is of another VLAN.
+    fn is_elsewhere(&self, frame: &[u8]) -> bool {
+        Tags::read(frame).0 != self.tags.key()
     }
 }
 
@@ -163,6 +160,7 @@ struct Core<F> {
     /// The slow path gave packets when it was last read, and may keep more, of which its descriptor knows nothing.
     slow_has_more: bool,
     not_served: usize,
+    unknown_vlan: usize,
 }
 
 /// Calls of `receive` for each reading of the kernel's socket. A system call in every one would take the processor from
@@ -170,8 +168,8 @@ struct Core<F> {
 const SLOW_TURN: u32 = 64;
 
 impl<F: FramePort> Core<F> {
-    fn new(frames: F, vlan: Option<u16>, neighbours: Neighbours) -> std::io::Result<Core<F>> {
-        let link = Link { mac: frames.mac(), vlan };
+    fn new(frames: F, tags: Tags, neighbours: Neighbours) -> std::io::Result<Core<F>> {
+        let link = Link { mac: frames.mac(), tags };
         // An IP packet has a length of 16 bits.
         let mtu = frames.mtu().min(usize::from(u16::MAX));
         let mut either = None;
@@ -192,6 +190,7 @@ impl<F: FramePort> Core<F> {
             skipped: 0,
             slow_has_more: false,
             not_served: 0,
+            unknown_vlan: 0,
         })
     }
 
@@ -249,7 +248,8 @@ impl<F: FramePort> Core<F> {
             self.slow_has_more = received > 0;
             return Ok(received);
         }
-        let (link, neighbours, not_served) = (&self.link, &mut self.neighbours, &mut self.not_served);
+        let (link, neighbours) = (&self.link, &mut self.neighbours);
+        let (not_served, unknown_vlan) = (&mut self.not_served, &mut self.unknown_vlan);
         if received > 0 {
             batch.retain(|mut frame| match strip(link, neighbours, &mut frame) {
                 Received::Packet => true,
@@ -258,7 +258,10 @@ impl<F: FramePort> Core<F> {
                         Neighbours::Own(resolver) => resolver.control(link, frame.packet()),
                         Neighbours::Kernel(..) => false,
                     };
-                    *not_served += usize::from(!taken);
+                    if !taken {
+                        let elsewhere = link.is_elsewhere(frame.packet());
+                        *if elsewhere { &mut *unknown_vlan } else { &mut *not_served } += 1;
+                    }
                     false
                 }
             });
@@ -321,6 +324,9 @@ impl<F: FramePort> Core<F> {
     }
 
     fn losses(&mut self, count: &mut dyn FnMut(DropReason, usize)) {
+        if self.unknown_vlan > 0 {
+            count(DropReason::UnknownVlan, std::mem::take(&mut self.unknown_vlan));
+        }
         if self.not_served > 0 {
             count(DropReason::N3NotServed, std::mem::take(&mut self.not_served));
         }
@@ -345,7 +351,7 @@ impl Neighbours {
 
     /// A number that tells an endpoint from others with the same neighbours: added to a version, it says whose headers
     /// they are.
-    fn number_of(&self, endpoint: (SocketAddr, Option<u16>)) -> Option<u16> {
+    fn number_of(&self, endpoint: (SocketAddr, Tags)) -> Option<u16> {
         match self {
             Neighbours::Kernel(reader, _) => reader.number_of(endpoint),
             // Nobody else has this one but workers of the same interface.

@@ -12,6 +12,7 @@ use super::header::{Header, Version, fold, sum};
 use super::routes::{Near, Number};
 use super::{Core, Link, Neighbours, NextHop, Prepared, Received};
 use crate::peers::View;
+use crate::vlan::Tags;
 use crate::{FramePort, Port, Sent, Vector};
 
 const IPV4_HEADER: usize = 20;
@@ -27,15 +28,16 @@ pub struct UdpStack<F> {
 }
 
 impl<F: FramePort> UdpStack<F> {
-    /// Serves `local` on `frames`, in frames of VLAN `vlan` if there is one.
+    /// Serves `local` on `frames`, in frames with these tags.
     pub fn new(
         frames: F,
         local: SocketAddr,
-        vlan: Option<u16>,
+        tags: impl Into<Tags>,
         neighbours: Neighbours,
     ) -> io::Result<UdpStack<F>> {
-        let core = Core::new(frames, vlan, neighbours)?;
-        let number = core.neighbours.number_of((local, vlan)).ok_or(io::ErrorKind::QuotaExceeded)?;
+        let tags = tags.into();
+        let core = Core::new(frames, tags, neighbours)?;
+        let number = core.neighbours.number_of((local, tags)).ok_or(io::ErrorKind::QuotaExceeded)?;
         Ok(UdpStack { core, local, number, peers: View::default() })
     }
 

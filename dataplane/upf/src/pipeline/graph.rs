@@ -70,6 +70,7 @@ pub const NODES: [Node; WAYS] = [
             Reason::RxNoBuffer,
             Reason::RxError,
             Reason::N3NotServed,
+            Reason::UnknownVlan,
             Reason::WorkerFailed,
         ],
     },

@@ -6,57 +6,98 @@
 //! such an interface, receiving fails; the worker treats that like any failing input and tries again each
 //! second.
 
+use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pktio::af_xdp::{AfXdpPort, Interface, Memory, Options};
 use pktio::bpf::filter::Select;
-use pktio::capture::{Tap, Tapped};
+use pktio::capture::{Tap, Tapped, Taps};
 use pktio::poll::AnyOf;
 use pktio::stack::Neighbours;
 use pktio::stack::ip::IpStack;
 use pktio::stack::kernel::KernelTables;
 use pktio::stack::raw::RawPort;
 use pktio::stack::udp::UdpStack;
+use pktio::trunk::{Share, Trunk};
 use pktio::udp::UdpPort;
-use pktio::{Port, Sent, Vector, crossing};
+use pktio::vlan::Tags;
+use pktio::{FramePort, Port, Sent, Vector, crossing};
 use telemetry::DropReason;
 
 use super::PortError;
 use crate::interface::InterfaceConfig;
 
-/// An interface, found by its name; exists from the start until its queues are no longer served.
+/// A device, found by its name, with its interfaces; exists from the start until its queues are no longer served.
 pub struct AfXdp {
     place: String,
     config: InterfaceConfig,
-    selects: Vec<Select>,
-    /// Copies frames for a capture.
-    tap: Option<Tap>,
+    members: Vec<Member>,
     attached: Mutex<Arc<Attached>>,
+    /// The sockets of each worker, if there are several interfaces.
+    trunks: Mutex<HashMap<u32, Sockets>>,
 }
 
-/// The present or last interface with the name.
+/// A worker's sockets, and the device that they are on.
+type Sockets = (Arc<Attached>, Trunk<AfXdpPort>);
+
+/// An interface on a device.
+struct Member {
+    place: String,
+    tags: Tags,
+    /// Its packets.
+    selects: Vec<Select>,
+    /// Its address; `None` for a data network.
+    address: Option<IpAddr>,
+    /// Copies frames for a capture.
+    tap: Option<Tap>,
+    /// The kernel's tables for its VLAN device.
+    tables: Mutex<Option<Arc<KernelTables>>>,
+}
+
+/// The present or last device with the name.
 struct Attached {
     interface: Arc<Interface>,
-    tables: KernelTables,
+    tables: Arc<KernelTables>,
+}
+
+/// Opens the device of some interfaces.
+pub fn open(
+    interfaces: &[&crate::interfaces::Interface],
+    taps: Option<&Taps>,
+) -> Result<Arc<AfXdp>, PortError> {
+    let members = interfaces.iter().map(|interface| {
+        let local = interface.local();
+        let tunnels = interface.role().has_tunnels();
+        Member {
+            place: interface.place.clone(),
+            tags: interface.config.vlan,
+            selects: match &interface.dnn {
+                Some(dnn) => super::pools(dnn),
+                None => vec![Select::Udp(local.ip(), local.port())],
+            },
+            address: tunnels.then(|| local.ip()),
+            tap: super::tap(interface, taps),
+            tables: Mutex::default(),
+        }
+    });
+    let members: Vec<Member> = members.collect();
+    let place = interfaces.iter().map(|interface| interface.place.as_str()).collect::<Vec<_>>().join(", ");
+    let Some(first) = interfaces.first() else { return Err(super::no_port()) };
+    let config = first.config.clone();
+    let attached = Mutex::new(attach(&place, &config, &members)?);
+    Ok(Arc::new(AfXdp { place, config, members, attached, trunks: Mutex::default() }))
 }
 
 impl AfXdp {
-    /// Opens the interface that `config` names. `place` is the key that describes it in the configuration; `selects` are its
-    /// packets.
-    pub fn open(
-        place: String,
-        config: &InterfaceConfig,
-        selects: Vec<Select>,
-        tap: Option<Tap>,
-    ) -> Result<Arc<AfXdp>, PortError> {
-        let attached = Mutex::new(attach(&place, config, &selects)?);
-        Ok(Arc::new(AfXdp { place, config: config.clone(), selects, tap, attached }))
-    }
-
     fn attached(&self) -> Arc<Attached> {
         Arc::clone(&self.attached.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn member(&self, number: usize) -> Result<&Member, PortError> {
+        self.members.get(number).ok_or_else(super::no_port)
     }
 
     /// The present interface.
@@ -74,7 +115,7 @@ impl AfXdp {
     fn successor(&self) -> Result<Arc<Attached>, PortError> {
         let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
         if attached.tables.is_gone() {
-            *attached = attach(&self.place, &self.config, &self.selects)?;
+            *attached = attach(&self.place, &self.config, &self.members)?;
             let device = attached.interface.device();
             tracing::warn!(
                 place = self.place,
@@ -85,17 +126,90 @@ impl AfXdp {
         Ok(Arc::clone(&attached))
     }
 
-    fn routing(&self, error: io::Error) -> PortError {
-        PortError::Routing { place: self.place.clone(), error }
+    /// The kernel's tables for an interface of the device: those of its VLAN device, if it has tags.
+    fn tables(&self, member: &Member, attached: &Attached) -> Result<Arc<KernelTables>, PortError> {
+        if member.tags.is_empty() {
+            return Ok(Arc::clone(&attached.tables));
+        }
+        let mut tables = member.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = tables.as_ref().filter(|known| !known.is_gone()) {
+            return Ok(Arc::clone(known));
+        }
+        let routing = |error| PortError::Routing { place: member.place.clone(), error };
+        let device = attached.interface.device().with_tags(member.tags).map_err(routing)?;
+        let found = Arc::new(KernelTables::follow(device.index).map_err(routing)?);
+        *tables = Some(Arc::clone(&found));
+        Ok(found)
+    }
+
+    /// Opens a worker's sockets.
+    fn sockets(
+        &self,
+        (worker, workers): (u32, u32),
+        attached: &Attached,
+        memory: Option<&mut Memory>,
+    ) -> Result<AfXdpPort, PortError> {
+        let failed = |error| PortError::AfXdp { place: self.place.clone(), error };
+        let mut own = None;
+        let memory = match memory {
+            Some(memory) => memory,
+            None => {
+                let sockets = self.queues().div_ceil(workers) as usize;
+                let away = crossing::frames(workers as usize);
+                own.insert(Memory::with_more(sockets, away, [attached.interface.device()]).map_err(failed)?)
+            }
+        };
+        let queues = (0..self.queues()).filter(|queue| queue % workers == worker);
+        let options = Options { busy_poll: self.config.busy_poll, ..Options::default() };
+        AfXdpPort::open(&attached.interface, queues, memory, options).map_err(failed)
+    }
+
+    /// The sockets of a worker, shared by its ports of all interfaces of the device.
+    fn trunk(
+        &self,
+        worker: (u32, u32),
+        attached: &Arc<Attached>,
+        memory: Option<&mut Memory>,
+    ) -> Result<Trunk<AfXdpPort>, PortError> {
+        let mut trunks = self.trunks.lock().unwrap_or_else(PoisonError::into_inner);
+        match trunks.get(&worker.0) {
+            Some((known, trunk)) if Arc::ptr_eq(known, attached) => Ok(trunk.clone()),
+            _ => {
+                let shares = self.members.iter().map(|member| Share {
+                    tags: member.tags,
+                    addresses: member.address.into_iter().collect(),
+                    others: member.address.is_none(),
+                });
+                let frames = self.sockets(worker, attached, memory)?;
+                let trunk = Trunk::new(frames, &shares.collect::<Vec<_>>());
+                trunks.insert(worker.0, (Arc::clone(attached), trunk.clone()));
+                Ok(trunk)
+            }
+        }
     }
 }
 
-fn attach(place: &str, config: &InterfaceConfig, selects: &[Select]) -> Result<Arc<Attached>, PortError> {
-    let interface = Interface::open(config.device(), config.vlan, selects)
+fn attach(place: &str, config: &InterfaceConfig, members: &[Member]) -> Result<Arc<Attached>, PortError> {
+    let mut wanted: Vec<(Tags, Vec<Select>)> = Vec::new();
+    for member in members {
+        match wanted.iter_mut().find(|(tags, _)| *tags == member.tags) {
+            Some((_, selects)) => selects.extend(&member.selects),
+            None => wanted.push((member.tags, member.selects.clone())),
+        }
+    }
+    let interface = Interface::open_for(config.device(), &wanted)
         .map_err(|error| PortError::AfXdp { place: place.to_owned(), error })?;
-    let tables = KernelTables::follow(interface.device().index)
+    let device = interface.device();
+    if members.iter().any(|member| !member.tags.is_empty()) && device.strips_tags() {
+        tracing::warn!(
+            interface = device.name,
+            "the driver may take VLAN tags off before AF_XDP sees the frames: ethtool -K {} rxvlan off",
+            device.name
+        );
+    }
+    let tables = KernelTables::follow(device.index)
         .map_err(|error| PortError::Routing { place: place.to_owned(), error })?;
-    Ok(Arc::new(Attached { interface, tables }))
+    Ok(Arc::new(Attached { interface, tables: Arc::new(tables) }))
 }
 
 /// The packets of the interface.
@@ -106,13 +220,16 @@ pub enum Content {
     Packets,
 }
 
-/// One worker's queues of an interface, with the stack on them.
+/// One worker's port of an interface: its queues of the device, with the stack on them.
 pub struct Queues {
     from: Arc<AfXdp>,
+    /// Number of the interface on the device.
+    member: usize,
     /// Number of this worker, and number of workers.
     worker: (u32, u32),
     content: Content,
     attached: Arc<Attached>,
+    tables: Arc<KernelTables>,
     /// `None` while there is no interface.
     port: Option<Box<dyn Port>>,
     /// Waits for the port or the end of the interface. It stays the same when the port is replaced, so that a
@@ -121,47 +238,60 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// Opens the queues of worker number `worker.0` of `worker.1`, with frames of `memory`.
+    /// Opens interface number `member` of a device for worker number `worker.0` of `worker.1`, with frames of `memory`.
     pub fn open(
         from: &Arc<AfXdp>,
+        member: usize,
         worker: (u32, u32),
         content: Content,
         memory: &mut Memory,
     ) -> Result<Queues, PortError> {
         let (from, attached) = (Arc::clone(from), from.attached());
-        let any = AnyOf::new([attached.tables.gone()]).map_err(|error| from.routing(error))?;
-        let mut input = Queues { from, worker, content, attached, port: None, any };
-        input.open_port(memory)?;
+        let tables = from.tables(from.member(member)?, &attached)?;
+        let place = || from.place.clone();
+        let any = AnyOf::new([]).map_err(|error| PortError::Routing { place: place(), error })?;
+        let mut input = Queues { from, member, worker, content, attached, tables, port: None, any };
+        input.open_port(Some(memory))?;
         Ok(input)
     }
 
-    fn open_port(&mut self, memory: &mut Memory) -> Result<(), PortError> {
-        let (from, (worker, workers)) = (&self.from, self.worker);
-        let queues = (0..from.queues()).filter(|queue| queue % workers == worker);
-        let options = Options { busy_poll: from.config.busy_poll, ..Options::default() };
-        let frames = AfXdpPort::open(&self.attached.interface, queues, memory, options)
-            .map_err(|error| PortError::AfXdp { place: from.place.clone(), error })?;
-        let frames = Tapped::new(frames, from.tap.clone());
-        let reader = self.attached.tables.reader();
-        let vlan = from.config.vlan;
-        let stacked = || -> io::Result<Box<dyn Port>> {
-            Ok(match &self.content {
-                Content::Tunnels(gtpu) => {
-                    let neighbours = Neighbours::Kernel(reader, Box::new(gtpu.share()));
-                    Box::new(UdpStack::new(frames, gtpu.local(), vlan, neighbours)?)
-                }
-                Content::Packets => {
-                    let neighbours = Neighbours::Kernel(reader, Box::new(RawPort::open()?));
-                    Box::new(IpStack::new(frames, vlan, neighbours)?)
-                }
-            })
+    fn open_port(&mut self, memory: Option<&mut Memory>) -> Result<(), PortError> {
+        let from = Arc::clone(&self.from);
+        let member = from.member(self.member)?;
+        let routing = |error| PortError::Routing { place: member.place.clone(), error };
+        let port = if from.members.len() == 1 {
+            self.stack(from.sockets(self.worker, &self.attached, memory)?, member)
+        } else {
+            let trunk = from.trunk(self.worker, &self.attached, memory)?;
+            let mtu = self.attached.interface.device().mtu;
+            trunk.branch(self.member, mtu).and_then(|branch| self.stack(branch, member))
         };
-        let port = stacked().map_err(|error| from.routing(error))?;
+        let port = port.map_err(routing)?;
+        for gone in [&self.attached.tables, &self.tables] {
+            // Of an interface without tags it is the same one.
+            let _ = self.any.remove(gone.gone());
+            self.any.add(gone.gone()).map_err(routing)?;
+        }
         if let Some(fd) = port.fd() {
-            self.any.add(fd).map_err(|error| from.routing(error))?;
+            self.any.add(fd).map_err(routing)?;
         }
         self.port = Some(port);
         Ok(())
+    }
+
+    fn stack<F: FramePort + 'static>(&self, frames: F, member: &Member) -> io::Result<Box<dyn Port>> {
+        let frames = Tapped::new(frames, member.tap.clone());
+        let reader = self.tables.reader();
+        Ok(match &self.content {
+            Content::Tunnels(gtpu) => {
+                let neighbours = Neighbours::Kernel(reader, Box::new(gtpu.share()));
+                Box::new(UdpStack::new(frames, gtpu.local(), member.tags, neighbours)?)
+            }
+            Content::Packets => {
+                let neighbours = Neighbours::Kernel(reader, Box::new(RawPort::open()?));
+                Box::new(IpStack::new(frames, member.tags, neighbours)?)
+            }
+        })
     }
 
     /// Opens the interface that has replaced one that is gone. Its frames come from a new memory, as the state
@@ -170,22 +300,19 @@ impl Queues {
     fn open_again(&mut self) -> Result<(), PortError> {
         // Closes its descriptors, which also removes them from what workers wait for.
         self.port = None;
-        if self.attached.tables.is_gone() {
-            let successor = self.from.successor()?;
-            let _ = self.any.remove(self.attached.tables.gone());
-            self.any.add(successor.tables.gone()).map_err(|error| self.from.routing(error))?;
-            self.attached = successor;
+        for gone in [&self.attached.tables, &self.tables] {
+            let _ = self.any.remove(gone.gone());
         }
-        let sockets = self.from.queues().div_ceil(self.worker.1) as usize;
-        let away = crossing::frames(self.worker.1 as usize);
-        let mut memory = Memory::with_more(sockets, away, [self.attached.interface.device()])
-            .map_err(|error| PortError::AfXdp { place: self.from.place.clone(), error })?;
-        self.open_port(&mut memory)
+        if self.attached.tables.is_gone() {
+            self.attached = self.from.successor()?;
+        }
+        self.tables = self.from.tables(self.from.member(self.member)?, &self.attached)?;
+        self.open_port(None)
     }
 
     #[inline]
     fn is_served(&self) -> bool {
-        self.port.is_some() && !self.attached.tables.is_gone()
+        self.port.is_some() && !self.attached.tables.is_gone() && !self.tables.is_gone()
     }
 }
 

@@ -1,11 +1,11 @@
 //! Interfaces with the backend `dpdk`: devices that only the UPF uses, without the kernel ([`Own`]).
 
-use pktio::capture::Tap;
+use pktio::capture::Taps;
 use pktio::dpdk::eal::{self, HugePages};
 use pktio::dpdk::{DpdkPort, Settings};
 
 use super::PortError;
-use super::own::Own;
+use super::own::{self, Own};
 use crate::config::Config;
 use crate::interface::{Backend, DpdkConfig, InterfaceConfig};
 use crate::interfaces::{Interface, Interfaces};
@@ -54,13 +54,13 @@ fn physical(device: &str) -> Option<&str> {
     address.contains(':').then_some(address)
 }
 
-/// Opens an interface with a pair of queues for each of `workers` workers.
-pub fn open(interface: &Interface, tap: Option<Tap>, workers: u32) -> Result<Own, PortError> {
-    let (place, config) = (&interface.place, &interface.config);
+/// Opens the interfaces of a device, with a pair of queues for each of `workers` workers.
+pub fn open(interfaces: &[&Interface], taps: Option<&Taps>, workers: u32) -> Result<Vec<Own>, PortError> {
+    let Some(Interface { place, config, .. }) = interfaces.first() else { return Ok(Vec::new()) };
     let device = config.device();
     let buffers = if device.contains("zero-copy=yes") { BUFFERS_TO_LOSE } else { 0 };
     let queues = u16::try_from(workers).unwrap_or(u16::MAX);
-    let settings = Settings { queues, mtu: config.link_mtu(), buffers, ..Settings::default() };
+    let settings = Settings { queues, mtu: own::mtu(interfaces), buffers, ..Settings::default() };
     let hint = match physical(device) {
         _ if workers > 1 => {
             "upf.workers.count is the number of queues that each device needs: lower it, or give the device more \
@@ -73,7 +73,7 @@ pub fn open(interface: &Interface, tap: Option<Tap>, workers: u32) -> Result<Own
     };
     let error = |error: String| PortError::Device { place: place.clone(), error, hint };
     let ports = DpdkPort::open(device, &settings).map_err(|reason| error(reason.to_string()))?;
-    Own::new(ports, interface, tap.as_ref())
+    own::interfaces(ports, interfaces, taps)
 }
 
 #[cfg(test)]

@@ -4,22 +4,22 @@
 
 use std::io;
 
-use pktio::capture::Tap;
+use pktio::capture::Taps;
 use pktio::memif::{MemifPort, OpenError};
 
 use super::PortError;
-use super::own::Own;
+use super::own::{self, Own};
 use crate::interfaces::Interface;
 
-/// Opens an interface. A server listens when the call returns.
-pub fn open(interface: &Interface, tap: Option<Tap>) -> Result<Own, PortError> {
-    let (place, config) = (&interface.place, &interface.config);
+/// Opens the interfaces of a device. A server listens when the call returns.
+pub fn open(interfaces: &[&Interface], taps: Option<&Taps>) -> Result<Vec<Own>, PortError> {
+    let Some(Interface { place, config, .. }) = interfaces.first() else { return Ok(Vec::new()) };
     let error = |error: OpenError| {
         let hint = hint(&error);
         PortError::Device { place: place.clone(), error: error.to_string(), hint }
     };
-    let ports = MemifPort::open(config.device(), 1, config.link_mtu()).map_err(error)?;
-    Own::new(ports, interface, tap.as_ref())
+    let ports = MemifPort::open(config.device(), 1, own::mtu(interfaces)).map_err(error)?;
+    own::interfaces(ports, interfaces, taps)
 }
 
 fn hint(error: &OpenError) -> &'static str {

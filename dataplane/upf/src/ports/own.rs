@@ -4,15 +4,19 @@
 //! discovery and answers pings ([`Resolver`]). Each worker has a queue of its own, and all share the neighbours. Packets that
 //! the N4 task sends into tunnels leave through the first worker ([`outbox`]).
 
-use pktio::capture::{Tap, Tapped};
+use std::io;
+
+use net::link::Cidr;
+use pktio::capture::{Tapped, Taps};
 use pktio::outbox::{self, Outbox};
 use pktio::stack::Neighbours;
 use pktio::stack::ip::IpStack;
 use pktio::stack::resolver::Resolver;
 use pktio::stack::udp::UdpStack;
+use pktio::trunk::{Share, Trunk};
 use pktio::{FramePort, Port};
 
-use super::PortError;
+use super::{PortError, tap};
 use crate::interfaces::Interface;
 
 /// An interface that the kernel does not know.
@@ -23,19 +27,53 @@ pub struct Own {
     pub outbox: Option<Outbox>,
 }
 
+/// MTU of a device with these interfaces.
+pub fn mtu(interfaces: &[&Interface]) -> u16 {
+    interfaces.iter().map(|interface| interface.config.link_mtu()).max().unwrap_or_default()
+}
+
+/// The interfaces of a device with these queues, one for each worker.
+pub fn interfaces<F: FramePort + 'static>(
+    queues: Vec<F>,
+    interfaces: &[&Interface],
+    taps: Option<&Taps>,
+) -> Result<Vec<Own>, PortError> {
+    if let [interface] = interfaces {
+        return Ok(vec![Own::new(queues, interface, taps)?]);
+    }
+    let shares = interfaces.iter().map(|interface| Share {
+        tags: interface.config.vlan,
+        addresses: interface.config.addresses.iter().map(Cidr::address).collect(),
+        others: !interface.role().has_tunnels(),
+    });
+    let shares: Vec<Share> = shares.collect();
+    let trunks: Vec<_> = queues.into_iter().map(|frames| Trunk::new(frames, &shares)).collect();
+    let own = interfaces.iter().enumerate().map(|(number, interface)| {
+        let mtu = interface.config.link_mtu().into();
+        let branches: io::Result<Vec<_>> = trunks.iter().map(|trunk| trunk.branch(number, mtu)).collect();
+        Own::new(branches.map_err(|error| routing(interface, error))?, interface, taps)
+    });
+    own.collect()
+}
+
+fn routing(interface: &Interface, error: io::Error) -> PortError {
+    PortError::Routing { place: interface.place.clone(), error }
+}
+
 impl Own {
     /// The interface whose frames pass `queues`, one for each worker.
-    pub fn new<F: FramePort + 'static>(
+    fn new<F: FramePort + 'static>(
         queues: Vec<F>,
         interface: &Interface,
-        tap: Option<&Tap>,
+        taps: Option<&Taps>,
     ) -> Result<Own, PortError> {
         let config = &interface.config;
+        let tap = tap(interface, taps);
         let resolver = Resolver::new(&config.addresses, &config.gateways);
-        let routing = |error| PortError::Routing { place: interface.place.clone(), error };
+        let routing = |error| routing(interface, error);
         let mut own = Own { ports: Vec::new(), outbox: None };
         for frames in queues {
-            let frames = Tapped::new(frames, tap.cloned());
+            let frames = Tapped::new(frames, tap.clone());
             let neighbours = Neighbours::Own(Box::new(resolver.share()));
             let port: Box<dyn Port> = if !interface.role().has_tunnels() {
                 Box::new(IpStack::new(frames, config.vlan, neighbours).map_err(routing)?)

@@ -1,6 +1,6 @@
 //! Replaces `dpdk` in a program that was built without DPDK.
 
-use pktio::capture::Tap;
+use pktio::capture::Taps;
 
 use super::PortError;
 use super::own::Own;
@@ -13,6 +13,7 @@ pub fn start(_: &Config, _: &Interfaces) -> Result<(), PortError> {
 }
 
 /// Always an error.
-pub fn open(interface: &Interface, _: Option<Tap>, _: u32) -> Result<Own, PortError> {
-    Err(PortError::NotBuilt { place: interface.place.clone() })
+pub fn open(interfaces: &[&Interface], _: Option<&Taps>, _: u32) -> Result<Vec<Own>, PortError> {
+    let place = interfaces.first().map(|interface| interface.place.clone()).unwrap_or_default();
+    Err(PortError::NotBuilt { place })
 }

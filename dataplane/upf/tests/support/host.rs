@@ -17,6 +17,7 @@ use net::netns::NetNs;
 use net::time::Instant;
 use packet::ethernet::{self, Mac};
 use packet::{gtpu, ipv4, protocol};
+use pktio::vlan::Tags;
 use pktio::{Port, Vector};
 
 use super::lab::*;
@@ -59,7 +60,7 @@ pub struct Host {
     /// The other process's socket.
     relay: Cell<Option<SocketAddr>>,
     pub mac: Mac,
-    pub vlan: Option<u16>,
+    pub tags: Tags,
     pub address: Ipv4Addr,
     /// The UPF's.
     pub upf_mac: Mac,
@@ -67,19 +68,26 @@ pub struct Host {
 }
 
 impl Host {
-    pub fn new(number: u8, vlan: Option<u16>) -> Host {
+    pub fn new(number: u8, tags: impl Into<Tags>) -> Host {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(LOOK)).unwrap();
         let network = 200 + number;
         Host {
             socket,
             relay: Cell::new(None),
-            vlan,
+            tags: tags.into(),
             mac: [2, 0, 0, 0, 9, number],
             address: Ipv4Addr::new(10, network, 0, 2),
             upf_mac: [2, 0, 0, 0, 0, number],
             upf: Ipv4Addr::new(10, network, 0, 1),
         }
+    }
+
+    /// Another host behind the same device, on a VLAN of its own. Both read the same frames, so one at a time may.
+    pub fn beside(&self, number: u8, tags: Tags) -> Host {
+        let socket = self.socket.try_clone().unwrap();
+        let relay = Cell::new(self.relay.get());
+        Host { socket, relay, upf_mac: self.upf_mac, ..Host::new(number, tags) }
     }
 
     /// Waits for the process that replaces the one before.
@@ -95,7 +103,9 @@ impl Host {
     }
 
     pub fn frame(&self, to: Mac, from: Mac, ethertype: u16, packet: &[u8]) -> Vec<u8> {
-        ethernet::build(to, from, self.vlan, ethertype, packet)
+        let mut frame = ethernet::build(to, from, None, ethertype, packet);
+        frame.splice(12..12, self.tags.octets().iter().copied());
+        frame
     }
 
     pub fn send(&self, ethertype: u16, packet: &[u8]) {
