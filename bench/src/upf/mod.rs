@@ -36,6 +36,8 @@ pub(crate) mod traffic;
 mod turns;
 pub(crate) mod under_test;
 mod users;
+#[cfg(feature = "dpdk")]
+mod workers;
 pub(crate) mod world;
 
 use anyhow::bail;
@@ -224,6 +226,8 @@ pub enum Part {
     AfXdp,
     /// DPDK with null devices and over memif, if it is built in.
     Dpdk,
+    /// Two workers between DPDK's null devices, if it is built in.
+    Workers,
 }
 
 /// Runs the experiment, or only the named parts.
@@ -287,6 +291,11 @@ pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
         let _huge_pages = dpdk::HugePages::take();
         run.part("DPDK null", |run| null::run(run, *core, other));
         run.part("DPDK memif", |run| dpdk::run(run, [*core, other]));
+    }
+    #[cfg(feature = "dpdk")]
+    if wanted(Part::Workers) {
+        let _huge_pages = dpdk::HugePages::take();
+        run.part("two workers", workers::run);
     }
     #[cfg(not(feature = "dpdk"))]
     run.note("dpdk", "not measured: built without the feature `dpdk`");

@@ -30,8 +30,11 @@ use super::world::World;
 use super::{DEFAULT_SESSIONS, MPPS, Run, turns};
 use crate::machine;
 
-/// How often an idle port checks whether frames are wanted.
+/// How often an idle port checks whether frames are wanted, at first and later.
 const GLANCE: Duration = Duration::from_micros(200);
+const LATER: Duration = Duration::from_millis(1);
+/// Number of the first ones.
+const FIRST: usize = 20;
 /// Time limit for a batch on a busy machine.
 const AT_REST: Duration = Duration::from_secs(1);
 /// Time limit for making sessions and for the first packets.
@@ -43,19 +46,21 @@ const QUESTION: usize = 60;
 
 /// Which packets the ports of a contender give, and how many they gave and took. One thread serves both ports.
 #[derive(Default)]
-struct Valve {
+pub(super) struct Valve {
     /// Octets of user packets, and above them the bits of the directions. While it is 0, the ports wait.
     wanted: AtomicUsize,
     given: AtomicU64,
     taken: AtomicU64,
     /// The thread waits, and no packets are under way.
     rests: AtomicBool,
-    stop: AtomicBool,
+    pub(super) stop: AtomicBool,
     /// Whether neighbours are known, so that the output is what was given last.
-    compare: AtomicBool,
+    pub(super) compare: AtomicBool,
+    /// Whether all batches are written as a whole and compared. For packets that come out elsewhere.
+    pub(super) compare_all: AtomicBool,
     /// Whether the batch under way is one that is compared.
     whole: AtomicBool,
-    tally: Mutex<Tally>,
+    pub(super) tally: Mutex<Tally>,
 }
 
 /// Bits of directions in [`Valve::wanted`].
@@ -64,7 +69,7 @@ const DOWN: usize = 1 << 17;
 const SIZE: usize = UP - 1;
 
 impl Valve {
-    fn open(&self, direction: Direction, size: usize) {
+    pub(super) fn open(&self, direction: Direction, size: usize) {
         let ways = match direction {
             Direction::Uplink => UP,
             Direction::Downlink => DOWN,
@@ -73,7 +78,12 @@ impl Valve {
         self.wanted.store(ways | (size & SIZE), Relaxed);
     }
 
-    fn close(&self) {
+    /// The ports give no more packets, and do not wait: what is under way comes out.
+    pub(super) fn drain(&self) {
+        self.wanted.store(1, Relaxed);
+    }
+
+    pub(super) fn close(&self) {
         self.wanted.store(0, Relaxed);
         let start = time::now_std();
         // A thread that has ended has no packets under way either.
@@ -85,23 +95,23 @@ impl Valve {
     /// The value of `wanted` once it is not 0.
     #[inline]
     fn wanted(&self) -> usize {
-        let mut rested = false;
+        let mut rested = 0;
         loop {
             let wanted = self.wanted.load(Relaxed);
             if wanted != 0 || self.stop.load(Relaxed) {
-                if rested {
+                if rested > 0 {
                     self.rests.store(false, Relaxed);
                 }
                 return wanted;
             }
-            rested = true;
             self.rests.store(true, Release);
-            time::sleep_thread(GLANCE);
+            time::sleep_thread(if rested < FIRST { GLANCE } else { LATER });
+            rested += 1;
         }
     }
 
     /// Packets given and taken so far.
-    fn counts(&self) -> [u64; 2] {
+    pub(super) fn counts(&self) -> [u64; 2] {
         [self.given.load(Relaxed), self.taken.load(Relaxed)]
     }
 
@@ -132,7 +142,7 @@ fn count(counter: &AtomicU64, packets: usize) {
 }
 
 /// A port that gives frames of gNBs or of the data network, whatever the device below gives.
-struct Fed<F> {
+pub(super) struct Fed<F> {
     frames: F,
     up: bool,
     valve: Arc<Valve>,
@@ -151,13 +161,18 @@ struct Fed<F> {
 
 impl<F: FramePort> Fed<F> {
     /// Both ports of a contender, N3's first.
-    fn pair(frames: [F; 2], forwarder: Forwarder, valve: &Arc<Valve>, deck: &Arc<Deck>) -> (Fed<F>, Fed<F>) {
+    pub(super) fn pair(
+        frames: [F; 2],
+        forwarder: Forwarder,
+        valve: &Arc<Valve>,
+        [up, down]: [&Arc<Deck>; 2],
+    ) -> (Fed<F>, Fed<F>) {
         let macs = [frames[0].mac(), frames[1].mac()];
-        let fed = |frames: F, up: bool| Fed {
+        let fed = |frames: F, of_access: bool| Fed {
             frames,
-            up,
+            up: of_access,
             valve: Arc::clone(valve),
-            deck: Arc::clone(deck),
+            deck: Arc::clone(if of_access { up } else { down }),
             forwarder,
             macs,
             contents: Contents::new(0),
@@ -205,13 +220,14 @@ impl<F: FramePort> Port for Fed<F> {
             return Ok(usize::from(batch.push(&answer, World::peer())));
         }
         let Some(source) = &mut self.source else {
-            self.valve.whole.store(false, Relaxed);
+            self.valve.whole.store(self.valve.compare_all.load(Relaxed), Relaxed);
             batch.clear();
             return Ok(0);
         };
         let received = self.frames.receive(batch)?;
         self.batches += 1;
-        let whole = self.batches.is_multiple_of(COMPARED) && self.valve.compare.load(Relaxed);
+        let sampled = self.batches.is_multiple_of(COMPARED) && self.valve.compare.load(Relaxed);
+        let whole = sampled || self.valve.compare_all.load(Relaxed);
         self.valve.whole.store(whole, Relaxed);
         if whole {
             source.fill(batch, None);
@@ -298,7 +314,7 @@ pub(super) fn run(run: &mut Run, here: usize, there: usize) -> anyhow::Result<()
                     let device = format!("net_null{}", 2 * kind as usize + interface);
                     DpdkPort::open(&device, &Settings::default())?.pop().context("no queue")
                 };
-                let ports = Fed::pair([open(0)?, open(1)?], kind.forwarder(traffic), valve, &deck);
+                let ports = Fed::pair([open(0)?, open(1)?], kind.forwarder(traffic), valve, [&deck; 2]);
                 serving.push(scope.spawn(move || {
                     machine::pin(&[there]);
                     dpdk::serve_ports(kind.work(sessions, traffic)?, ports, &|| valve.stop.load(Relaxed))
@@ -393,7 +409,7 @@ mod tests {
     #[test]
     fn what_comes_out_is_compared() {
         let valve = Arc::new(Valve::default());
-        let (mut n3, mut n6) = Fed::pair([Device, Device], Forwarder::Bare, &valve, &Deck::new(&[7]));
+        let (mut n3, mut n6) = Fed::pair([Device, Device], Forwarder::Bare, &valve, [&Deck::new(&[7]); 2]);
         let mut batch = Vector::new(2, 2048);
         valve.open(Direction::Uplink, 300);
         valve.compare.store(true, Relaxed);
@@ -417,7 +433,7 @@ mod tests {
     fn a_port_is_fed_with_what_is_wanted_and_answers_questions() {
         let valve = Arc::new(Valve::default());
         let user_plane = Forwarder::UserPlane { gnbs: 1 };
-        let (mut port, _) = Fed::pair([Device, Device], user_plane, &valve, &Deck::new(&[7]));
+        let (mut port, _) = Fed::pair([Device, Device], user_plane, &valve, [&Deck::new(&[7]); 2]);
         let mut batch = Vector::new(4, 2048);
         valve.open(Direction::Downlink, 64);
         assert_eq!(port.receive(&mut batch).unwrap(), 0, "that is the other port's");

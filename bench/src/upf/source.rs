@@ -33,11 +33,17 @@ pub(super) struct Deck {
 impl Deck {
     /// A deck for sessions with these TEIDs. With very many sessions it contains most of them, not all.
     pub(super) fn new(teids: &[u32]) -> Arc<Deck> {
+        Deck::of(teids, |_, _| true)
+    }
+
+    /// A deck of some of these sessions: those for whose subscriber and TEID `keep` says so.
+    pub(super) fn of(teids: &[u32], keep: impl Fn(Subscriber, u32) -> bool) -> Arc<Deck> {
         let mut draw = Draw::new(teids.len(), 9);
         let count = (4 * teids.len()).next_power_of_two().clamp(CARDS, MANY_CARDS);
         let cards = (0..count).filter_map(|_| {
             let (subscriber, service) = draw.next();
-            Some((subscriber.0 << 1 | u32::from(service), *teids.get(subscriber.0 as usize)?))
+            let teid = *teids.get(subscriber.0 as usize)?;
+            keep(subscriber, teid).then_some((subscriber.0 << 1 | u32::from(service), teid))
         });
         Arc::new(Deck { cards: cards.collect(), teids: teids.to_vec() })
     }

@@ -48,6 +48,7 @@ pub(super) fn write(results: &Results, experiment: &mut Experiment) {
         summary.frames(backend);
     }
     summary.memif();
+    summary.workers();
     summary.polling();
     summary.across();
 }
@@ -206,6 +207,21 @@ impl Summary<'_> {
         self.add("core_to_core_ns".to_owned(), apart);
     }
 
+    /// What a second worker gains: of the user plane when all packets come to the first, and when each comes to its owner, also
+    /// as a share of what the bare forwarder gains.
+    fn workers(&mut self) {
+        for (direction, suffix) in DIRECTIONS {
+            let of = |contender: &str| format!("workers.{contender}.{direction}.64.mpps");
+            let gain = |two: &str, one: &str| self.ratio(&of(two), &of(one));
+            let [handed, own] = ["upf_2_handed", "upf_2"].map(|two| gain(two, "upf_1"));
+            let bare = gain("bare_2", "bare_1");
+            self.add(format!("workers_2_vs_1{suffix}"), handed);
+            self.add(format!("workers_2_own_vs_1{suffix}"), own);
+            self.add(format!("workers_2_bare_vs_1{suffix}"), bare);
+            self.add(format!("workers_2_vs_bare_2{suffix}"), own.zip(bare).map(|(own, bare)| own / bare));
+        }
+    }
+
     fn polling(&mut self) {
         for (direction, _) in DIRECTIONS {
             for what in ["low.p50", "low.p99"] {
@@ -257,6 +273,9 @@ mod tests {
                 }
             }
         }
+        for contender in ["bare_1", "bare_2", "upf_1", "upf_2", "upf_2_handed"] {
+            add(format!("workers.{contender}.mixed.64.mpps"), value(contender));
+        }
         for direction in ["mixed", "uplink", "downlink"] {
             add(format!("users.mix.{direction}.mpps"), value("users"));
             add(format!("instructions.plain.{direction}"), value("users"));
@@ -290,6 +309,8 @@ mod tests {
             "kernel_ns_over_bare",
             "memif_mpps_one_way",
             "memif_tunnel_cost_pct",
+            "workers_2_vs_1",
+            "workers_2_vs_bare_2",
         ];
         let missing: Vec<&str> = promised.into_iter().filter(|name| !ratios.contains_key(*name)).collect();
         assert!(missing.is_empty(), "{missing:?} of {:?}", ratios.keys());

@@ -9,7 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::Context as _;
 use classifier::Rule;
 use packet::gtpu;
-use pktio::{Port, Sent, Vector};
+use path::{Plan as WorkerPlan, Shared};
+use pktio::{Port, Sent, Vector, crossing};
+#[cfg(feature = "dpdk")]
+use telemetry::DropReason;
 use tokio::sync::mpsc;
 use upf::pipeline::graph::Way;
 use upf::pipeline::guard::Guard;
@@ -36,6 +39,8 @@ const SEED: u64 = 5;
 pub(super) struct World {
     control: Control,
     pipeline: Pipeline,
+    /// Those of further workers.
+    others: Vec<Pipeline>,
     stats: Arc<[WorkerStats]>,
     discard: Ports,
     record: Ports,
@@ -51,9 +56,18 @@ pub(super) struct World {
 
 /// A running worker with its sessions; ends when dropped.
 pub(super) struct Serving {
-    _worker: Worker,
+    _workers: Vec<Worker>,
+    stats: Arc<[WorkerStats]>,
     _control: Control,
     _events: mpsc::Receiver<Event>,
+}
+
+impl Serving {
+    /// Packets that were dropped on their way from worker to worker.
+    #[cfg(feature = "dpdk")]
+    pub(super) fn crowded_out(&self) -> u64 {
+        self.stats.iter().map(|stats| stats.drops.get(DropReason::WorkerQueueFull)).sum()
+    }
 }
 
 /// The writer's side of a world.
@@ -127,6 +141,14 @@ impl World {
     /// # Errors
     /// A session is refused.
     pub(super) fn with(count: usize, traffic: Traffic) -> anyhow::Result<World> {
+        World::for_workers(count, traffic, 1)
+    }
+
+    /// The same with a pipeline for each of several workers.
+    ///
+    /// # Errors
+    /// A session is refused.
+    pub(super) fn for_workers(count: usize, traffic: Traffic, workers: usize) -> anyhow::Result<World> {
         let addresses = format!(r#""pfcp": "{UPF}:8805", "gtpu": "{UPF}:2152""#);
         let config = Arc::new(config_for(traffic, count, &addresses, r#""tun": "gw0", "mtu": 9000"#)?);
         let tables = Arc::new(Tables::new(&config));
@@ -139,10 +161,19 @@ impl World {
             teids.push(teid);
         }
         let bytes = resident_bytes()?.saturating_sub(before);
-        let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::new(tables.interfaces())]);
+        let stats: Arc<[WorkerStats]> = (0..workers).map(|_| WorkerStats::new(tables.interfaces())).collect();
         let (sender, events) = mpsc::channel(16);
         let guard = Arc::new(Guard::new(&config, []));
-        let pipeline = Pipeline::new(0, tables, Arc::clone(&stats), sender, guard);
+        let mut pipelines = (0..workers).map(|worker| {
+            let (tables, stats, guard) = (Arc::clone(&tables), Arc::clone(&stats), Arc::clone(&guard));
+            let mut pipeline = Pipeline::new(worker, tables, stats, sender.clone(), guard);
+            if workers > 1 {
+                pipeline.share_inputs();
+            }
+            pipeline
+        });
+        let pipeline = pipelines.next().context("no worker")?;
+        let others = pipelines.collect();
         let sent = Record::default();
         let ports = |sent: Option<&Record>| {
             let port = || Box::new(Sink(sent.cloned())) as Box<dyn Port>;
@@ -152,6 +183,7 @@ impl World {
         Ok(World {
             control: Control { writer: Some(writer), sessions, traffic },
             pipeline,
+            others,
             stats,
             discard,
             record,
@@ -190,10 +222,27 @@ impl World {
     /// # Errors
     /// The thread cannot be started.
     pub(super) fn serve(self, ports: Ports, poll: net::time::Duration) -> io::Result<Serving> {
-        let World { control, pipeline, _events, .. } = self;
-        let inputs = vec![N3, N6];
-        let worker = Worker::start(World::WORKER, pipeline, ports, inputs, poll)?;
-        Ok(Serving { _worker: worker, _control: control, _events })
+        self.serve_all(vec![(None, ports)], poll)
+    }
+
+    /// Starts a worker for each of these ports, on this core if there is one. They give packets to their owner.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub(super) fn serve_all(
+        self,
+        workers: Vec<(Option<usize>, Ports)>,
+        poll: net::time::Duration,
+    ) -> io::Result<Serving> {
+        let World { control, pipeline, others, stats, _events, .. } = self;
+        let mut ends = crossing::connect(if workers.len() > 1 { workers.len() } else { 0 }).into_iter();
+        let start = |(pipeline, (core, ports))| {
+            let (name, inputs) = (World::WORKER.to_owned(), vec![N3, N6]);
+            let shared = ends.next().map(|crossing| Shared { crossing, inputs: inputs.clone() });
+            Worker::start_as(WorkerPlan { name, core, inputs, poll, shared }, pipeline, ports)
+        };
+        let workers = std::iter::once(pipeline).chain(others).zip(workers).map(start);
+        Ok(Serving { _workers: workers.collect::<io::Result<_>>()?, stats, _control: control, _events })
     }
 
     /// The same; returns the packets that were sent.
