@@ -434,6 +434,17 @@ fn impossible_numbers_of_workers_are_named() {
         let error = start(&change).unwrap_err().to_string();
         assert!(error.contains(said), "{said}: {error}");
     }
+    // How many rings a memif has is up to its peer.
+    for (backend, device) in
+        [(Backend::Memif, "memif0,socket=/tmp/x"), (Backend::Dpdk, "net_memif0,role=client")]
+    {
+        let error = start(&|config| {
+            bypass(config, backend, [device, device]);
+            config.workers.count = Some(2);
+        });
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("count must be 1 with n3, as a memif has one pair of rings"), "{error}");
+    }
     let first = pktio::poll::cores().unwrap()[0];
     let pinned =
         start(&|config| (config.workers.count, config.workers.cores) = (Some(1), vec![first])).unwrap();
