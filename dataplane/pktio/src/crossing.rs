@@ -252,6 +252,8 @@ impl Crossing {
                 && let Some(parcel) = way.incoming.take()
             {
                 self.turn = (from + 1) % workers;
+                // Their lines are in another core's caches, and all of them are needed soon.
+                parcel.vector.frames().iter().for_each(Frame::prefetch_around);
                 return Some((from, parcel));
             }
         }

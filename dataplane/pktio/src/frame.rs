@@ -179,13 +179,22 @@ impl Frame {
         self.prefetch_at(LINE);
     }
 
+    /// The same for a packet that another core has touched last, with the line in front, into which headers go.
+    #[inline(always)]
+    pub(crate) fn prefetch_around(&self) {
+        self.prefetch_at(LINE.wrapping_neg());
+        self.prefetch_headers();
+    }
+
     #[inline(always)]
     fn prefetch_at(&self, offset: usize) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a prefetch reads nothing as far as the program can tell, whatever the address.
         unsafe {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.base().wrapping_add(usize::from(self.start) + offset).cast());
+            _mm_prefetch::<_MM_HINT_T0>(
+                self.base().wrapping_add(usize::from(self.start).wrapping_add(offset)).cast(),
+            );
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = offset;
