@@ -15,6 +15,8 @@ const ETHTOOL_GCHANNELS: u32 = 0x3C;
 /// `ETHTOOL_GFLAGS`, `ETHTOOL_SFLAGS` and the flags of interest (linux/ethtool.h).
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_SFLAGS: u32 = 0x26;
+/// Sets whether the device fills in checksums.
+const ETHTOOL_STXCSUM: u32 = 0x17;
 const ETH_FLAG_TXVLAN: u32 = 1 << 7;
 const ETH_FLAG_RXVLAN: u32 = 1 << 8;
 /// Requests about VLAN devices (linux/if_vlan.h).
@@ -123,11 +125,12 @@ impl Device {
         self.flags(ETHTOOL_GFLAGS, 0).is_ok_and(|flags| flags & ETH_FLAG_RXVLAN != 0)
     }
 
-    /// Makes the driver leave tags in frames, in both directions: `ethtool -K NAME rxvlan off txvlan off`. Of a veth device
-    /// that sends tags aside, the peer's XDP programs do not see them.
-    pub fn leave_tags(&self) -> io::Result<()> {
+    /// Makes the driver hand over whole frames, with tags and checksums in them: `ethtool -K NAME rxvlan off txvlan off tx
+    /// off`. Of a veth device that keeps them aside, the peer's XDP programs see neither.
+    pub fn send_whole_frames(&self) -> io::Result<()> {
         let flags = self.flags(ETHTOOL_GFLAGS, 0)? & !(ETH_FLAG_RXVLAN | ETH_FLAG_TXVLAN);
-        self.flags(ETHTOOL_SFLAGS, flags).map(drop)
+        self.flags(ETHTOOL_SFLAGS, flags)?;
+        self.flags(ETHTOOL_STXCSUM, 0).map(drop)
     }
 
     fn flags(&self, command: u32, data: u32) -> io::Result<u32> {

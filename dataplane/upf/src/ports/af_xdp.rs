@@ -250,27 +250,54 @@ impl Queues {
         let tables = from.tables(from.member(member)?, &attached)?;
         let place = || from.place.clone();
         let any = AnyOf::new([]).map_err(|error| PortError::Routing { place: place(), error })?;
-        let mut input = Queues { from, member, worker, content, attached, tables, port: None, any };
-        input.open_port(Some(memory))?;
+        let mut input = Queues {
+            from,
+            member,
+            worker,
+            content,
+            attached: Arc::clone(&attached),
+            tables: Arc::clone(&tables),
+            port: None,
+            any,
+        };
+        let port = input.open_port(&attached, &tables, Some(memory))?;
+        input.serve(attached, tables, port)?;
         Ok(input)
     }
 
-    fn open_port(&mut self, memory: Option<&mut Memory>) -> Result<(), PortError> {
-        let from = Arc::clone(&self.from);
-        let member = from.member(self.member)?;
-        let routing = |error| PortError::Routing { place: member.place.clone(), error };
+    fn open_port(
+        &self,
+        attached: &Arc<Attached>,
+        tables: &KernelTables,
+        memory: Option<&mut Memory>,
+    ) -> Result<Box<dyn Port>, PortError> {
+        let (from, member) = (&self.from, self.from.member(self.member)?);
         let port = if from.members.len() == 1 {
-            self.stack(from.sockets(self.worker, &self.attached, memory)?, member)
+            self.stack(from.sockets(self.worker, attached, memory)?, tables, member)
         } else {
-            let trunk = from.trunk(self.worker, &self.attached, memory)?;
-            let mtu = self.attached.interface.device().mtu;
-            trunk.branch(self.member, mtu).and_then(|branch| self.stack(branch, member))
+            let trunk = from.trunk(self.worker, attached, memory)?;
+            let mtu = attached.interface.device().mtu;
+            trunk.branch(self.member, mtu).and_then(|branch| self.stack(branch, tables, member))
         };
-        let port = port.map_err(routing)?;
+        port.map_err(|error| PortError::Routing { place: member.place.clone(), error })
+    }
+
+    /// Receives from `port` from now on, and waits for the end of its device.
+    fn serve(
+        &mut self,
+        attached: Arc<Attached>,
+        tables: Arc<KernelTables>,
+        port: Box<dyn Port>,
+    ) -> Result<(), PortError> {
+        let place = &self.from.place;
+        let routing = |error| PortError::Routing { place: place.clone(), error };
         for gone in [&self.attached.tables, &self.tables] {
-            // Of an interface without tags it is the same one.
             let _ = self.any.remove(gone.gone());
-            self.any.add(gone.gone()).map_err(routing)?;
+        }
+        (self.attached, self.tables) = (attached, tables);
+        self.any.add(self.attached.tables.gone()).map_err(routing)?;
+        if !Arc::ptr_eq(&self.attached.tables, &self.tables) {
+            self.any.add(self.tables.gone()).map_err(routing)?;
         }
         if let Some(fd) = port.fd() {
             self.any.add(fd).map_err(routing)?;
@@ -279,9 +306,14 @@ impl Queues {
         Ok(())
     }
 
-    fn stack<F: FramePort + 'static>(&self, frames: F, member: &Member) -> io::Result<Box<dyn Port>> {
+    fn stack<F: FramePort + 'static>(
+        &self,
+        frames: F,
+        tables: &KernelTables,
+        member: &Member,
+    ) -> io::Result<Box<dyn Port>> {
         let frames = Tapped::new(frames, member.tap.clone());
-        let reader = self.tables.reader();
+        let reader = tables.reader();
         Ok(match &self.content {
             Content::Tunnels(gtpu) => {
                 let neighbours = Neighbours::Kernel(reader, Box::new(gtpu.share()));
@@ -298,16 +330,16 @@ impl Queues {
     /// of the frames in the old sockets is unknown.
     #[cold]
     fn open_again(&mut self) -> Result<(), PortError> {
-        // Closes its descriptors, which also removes them from what workers wait for.
+        // Closes its descriptors, which also removes them from what workers wait for. That of the former device stays, and
+        // wakes the worker, until there is another.
         self.port = None;
-        for gone in [&self.attached.tables, &self.tables] {
-            let _ = self.any.remove(gone.gone());
-        }
-        if self.attached.tables.is_gone() {
-            self.attached = self.from.successor()?;
-        }
-        self.tables = self.from.tables(self.from.member(self.member)?, &self.attached)?;
-        self.open_port(None)
+        let attached = match self.attached.tables.is_gone() {
+            true => self.from.successor()?,
+            false => Arc::clone(&self.attached),
+        };
+        let tables = self.from.tables(self.from.member(self.member)?, &attached)?;
+        let port = self.open_port(&attached, &tables, None)?;
+        self.serve(attached, tables, port)
     }
 
     #[inline]
