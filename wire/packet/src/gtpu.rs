@@ -288,7 +288,7 @@ pub const fn encapsulation_len(pdu_session: Option<PduSession>) -> usize {
 /// Writes the header of a G-PDU into the end of `headroom`, right in front of a payload of
 /// `payload_len` octets, and returns how many octets it took. `None`: not enough room, or a payload
 /// that the length field cannot express.
-#[inline]
+#[inline(always)]
 pub fn encapsulate(
     headroom: &mut [u8],
     teid: u32,

@@ -23,16 +23,18 @@ const _: () = assert!(kind::TUNNEL & 1 == 0 && kind::NETWORK == kind::TUNNEL | 1
 const NEVER: u16 = u16::MAX;
 
 impl Stages {
-    /// Applies to each packet its entry.
+    /// Applies to each packet its entry. Returns whether all packets are sent.
     pub(super) fn execute<'g>(
         &mut self,
         snapshot: Snapshot<'g>,
         batch: &mut Vector,
         verdicts: &Verdicts<'g>,
-    ) {
+    ) -> bool {
         if self.pass.source == Source::Router {
-            return self.execute_answers(snapshot, batch, verdicts);
+            self.execute_answers(snapshot, batch, verdicts);
+            return false;
         }
+        let mut all_sent = true;
         // While packets are buffered, each packet may belong to a session that has some.
         let released = self.pass.source == Source::Buffer;
         let straight = if released || self.buffer.is_empty() { STRAIGHT } else { NEVER };
@@ -44,12 +46,14 @@ impl Stages {
                 if meta.state == State::Dropped(DropReason::NoPdr) && meta.native {
                     translate::not_matched(&self.context, &mut self.pass, &mut self.exits, batch, at);
                 }
+                all_sent = false;
                 continue;
             };
             let bytes = u64::from(meta.length);
             // Made where it is needed: the straight way keeps its parts in registers.
             let matched = || Matched { at, endpoint, block: verdict.block, entry };
             if entry.flags & STRAIGHT_MASK != straight && !self.prepare(snapshot, batch, matched()) {
+                all_sent = false;
                 continue;
             }
             let (cells, writers) = (verdict.cells(snapshot.tables), self.context.writers_of(entry));
@@ -60,6 +64,7 @@ impl Stages {
             };
             if let Err(reason) = allowed {
                 self.pass.drop(at, reason);
+                all_sent = false;
                 continue;
             }
             let sent = match entry.kind() {
@@ -72,6 +77,7 @@ impl Stages {
                 }
             };
             if !sent {
+                all_sent = false;
                 continue;
             }
             // Counts before any event of a reached limit is sent, because N4 then reads the counters at once.
@@ -80,6 +86,7 @@ impl Stages {
                 self.gauge_and_copy(batch, cells, matched(), bytes);
             }
         }
+        all_sent
     }
 
     /// What comes before the meters for packets that do not go the straight way: buffering, translation, closed gates,

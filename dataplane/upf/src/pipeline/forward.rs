@@ -112,21 +112,24 @@ pub(super) fn encapsulate(
     received_qfi: u8,
 ) -> Result<(), DropReason> {
     let qfi = if entry.qfi == NO_QFI { received_qfi } else { entry.qfi };
-    let container = if qfi == NO_QFI || !entry.is(flag::CONTAINER_DOWNLINK | flag::CONTAINER_UPLINK) {
-        None
-    } else if entry.is(flag::CONTAINER_DOWNLINK) {
-        let ppi = (entry.marking & 0x40 != 0).then_some(entry.marking & 7);
-        Some(PduSession::Downlink { qfi, rqi: entry.marking & 0x80 != 0, ppi })
-    } else {
-        Some(PduSession::Uplink { qfi })
-    };
     // The CP function may be on this machine (N4-u); a gNB or another UPF must not be.
     if peer.receiver != Receiver::Other && !(peer.receiver == Receiver::Local && entry.is(flag::CONTROL)) {
         return Err(DropReason::TunnelLoop);
     }
     frame.send_to(entry.peer);
-    let length = frame.len();
-    let taken = gtpu::encapsulate(frame.headroom(), entry.teid, length, container);
+    let (teid, length, rqi) = (entry.teid, frame.len(), entry.marking & 0x80 != 0);
+    // A call for each form, so that the header of each is made of constants.
+    let taken = if qfi == NO_QFI || !entry.is(flag::CONTAINER_DOWNLINK | flag::CONTAINER_UPLINK) {
+        gtpu::encapsulate(frame.headroom(), teid, length, None)
+    } else if !entry.is(flag::CONTAINER_DOWNLINK) {
+        gtpu::encapsulate(frame.headroom(), teid, length, Some(PduSession::Uplink { qfi }))
+    } else if entry.marking & 0x40 == 0 {
+        let container = PduSession::Downlink { qfi, rqi, ppi: None };
+        gtpu::encapsulate(frame.headroom(), teid, length, Some(container))
+    } else {
+        let container = PduSession::Downlink { qfi, rqi, ppi: Some(entry.marking & 7) };
+        gtpu::encapsulate(frame.headroom(), teid, length, Some(container))
+    };
     frame.set_tos(if entry.is(flag::TOS) { entry.tos } else { 0 });
     match taken.is_some_and(|taken| frame.grow_front(taken)) {
         true => Ok(()),

@@ -340,9 +340,11 @@ impl Stages {
             self.look_up_frames(snapshot, batch, &mut verdicts);
         }
         self.lap(Way::LookUp);
-        self.execute(snapshot, batch, &verdicts);
+        let all_sent = self.execute(snapshot, batch, &verdicts);
         self.lap(Way::Execute);
-        self.count_drops();
+        if !all_sent {
+            self.count_drops();
+        }
         self.transmit(batch, ports);
         self.lap(Way::Transmit);
         self.stopwatch.end();

@@ -267,9 +267,11 @@ impl Stages {
             .unwrap_or_default();
             self.look_up_frame(snapshot, batch, at, verdict);
         }
-        self.execute(snapshot, batch, &verdicts);
+        let all_sent = self.execute(snapshot, batch, &verdicts);
         self.context.count_way(Way::Execute, count);
-        self.count_drops();
+        if !all_sent {
+            self.count_drops();
+        }
         self.transmit(batch, ports);
         self.context.count_way(Way::Transmit, count);
     }
