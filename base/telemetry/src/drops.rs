@@ -75,7 +75,7 @@ drop_reasons! {
     RxError = 40, "rx_error", "Damaged when it was received, as the device counts.";
     PeerGone = 41, "peer_gone", "Sent into memory shared with a peer that ended before it took the packet.";
     WorkerQueueFull = 42, "worker_queue_full", "Of a session of another worker, which takes packets slower than they come.";
-    UnknownVlan = 43, "unknown_vlan", "Frame of a VLAN that no interface of the device has.";
+    UnknownVlan = 43, "unknown_vlan", "Frame of a VLAN that no interface of the device has, or whose interface is away.";
 }
 
 impl DropReason {

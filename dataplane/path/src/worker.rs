@@ -201,12 +201,12 @@ impl Drop for Worker {
 
 struct Run<G> {
     graph: G,
+    /// The connection with other workers. Dropped before `ports`, whose devices can then take back all their memory.
+    crossing: Option<Crossing>,
     ports: Ports,
     inputs: Vec<usize>,
     /// Whether the packets of each input may belong to other workers.
     crosses: Vec<bool>,
-    /// The connection with these.
-    crossing: Option<Crossing>,
     poller: Poller,
     stop: Arc<AtomicBool>,
     patience: Patience,

@@ -10,7 +10,8 @@
 //!
 //! One worker owns all branches of a trunk; the lock is never contended. A branch that receives reads the device, keeps
 //! its own frames and leaves the others for theirs, a vector for each at most: the device is read no further than there
-//! is room. A frame with tags that no interface has counts as `unknown_vlan`.
+//! is room. A frame with tags that no interface has, or for an interface that has no port at present, counts as
+//! `unknown_vlan`: an interface that is away must not hold up the others.
 
 use std::collections::HashMap;
 use std::io;
@@ -85,10 +86,12 @@ fn destination(frame: &[u8], header: usize) -> Option<IpAddr> {
 }
 
 struct Inner<F> {
-    frames: F,
     groups: HashMap<u32, Group>,
-    /// Frames that another branch has received, by number of the branch.
+    /// Frames that another branch has received, by number of the branch. Dropped before `frames`, which has their memory.
     waiting: Vec<Vector>,
+    /// Ports of each branch: none while its interface is away.
+    ports: Vec<usize>,
+    frames: F,
     unknown_vlan: usize,
     no_room: usize,
 }
@@ -116,8 +119,9 @@ impl<F: FramePort> Trunk<F> {
             }
             group.by_address.extend(share.addresses.iter().map(|address| (*address, number)));
         }
-        let waiting = shares.iter().take(MAX_BRANCHES).map(|_| Vector::new(VECTOR, 1)).collect();
-        Trunk(Arc::new(Mutex::new(Inner { frames, groups, waiting, unknown_vlan: 0, no_room: 0 })))
+        let waiting: Vec<Vector> = shares.iter().take(MAX_BRANCHES).map(|_| Vector::new(VECTOR, 1)).collect();
+        let ports = vec![0; waiting.len()];
+        Trunk(Arc::new(Mutex::new(Inner { groups, waiting, ports, frames, unknown_vlan: 0, no_room: 0 })))
     }
 
     /// The port of an interface whose packets have up to `mtu` octets; the device's MTU may be lower.
@@ -125,12 +129,13 @@ impl<F: FramePort> Trunk<F> {
     /// # Errors
     /// There is no such share, or no descriptor left.
     pub fn branch(&self, number: usize, mtu: usize) -> io::Result<Branch<F>> {
-        let inner = lock(&self.0);
+        let mut inner = lock(&self.0);
         if number >= inner.waiting.len() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let any = inner.frames.fd().map(|fd| AnyOf::new([fd])).transpose()?;
         let (mac, mtu) = (inner.frames.mac(), mtu.min(inner.frames.mtu()));
+        inner.ports[number] += 1;
         Ok(Branch { trunk: Arc::clone(&self.0), number, mac, mtu, any })
     }
 }
@@ -165,6 +170,9 @@ impl<F: FramePort> Inner<F> {
             // A frame without a type is nobody's.
             let group = self.groups.get(&key).filter(|_| frame.len() >= header);
             *branch = group.map_or(UNKNOWN, |group| group.branch(frame.packet(), header));
+            if self.ports.get(usize::from(*branch)) == Some(&0) {
+                *branch = UNKNOWN;
+            }
             others |= usize::from(*branch) != own;
         }
         if others {
@@ -173,7 +181,6 @@ impl<F: FramePort> Inner<F> {
         Ok(batch.len())
     }
 
-    #[cold]
     fn sort(&mut self, own: usize, branches: &[u8; VECTOR], batch: &mut Vector) {
         let count = batch.len();
         let mut moved = [false; VECTOR];
@@ -206,6 +213,16 @@ pub struct Branch<F> {
     mtu: usize,
     /// Over the device's descriptor.
     any: Option<AnyOf>,
+}
+
+impl<F> Drop for Branch<F> {
+    fn drop(&mut self) {
+        let mut inner = lock(&self.trunk);
+        inner.ports[self.number] -= 1;
+        if inner.ports[self.number] == 0 {
+            inner.waiting[self.number].clear();
+        }
+    }
 }
 
 impl<F: FramePort> Port for Branch<F> {

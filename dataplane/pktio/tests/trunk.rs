@@ -208,6 +208,30 @@ fn tags_and_addresses_choose_the_interface() {
     }
 }
 
+/// An interface that has no port does not hold up the others: its frames are counted, and all memory comes back.
+#[test]
+fn an_interface_that_is_away_does_not_hold_up_the_others() {
+    let (mut branches, wire) = trunk(&shares());
+    let home: Arc<dyn Pool> = Slab::new(512, 2048);
+    let mut batch = Vector::of(&home);
+    let inject = |number| {
+        let (kind, packet) = udp("10.0.0.1", number);
+        wire.inject(&frame(&[], kind, &packet), nobody());
+        wire.inject(&frame(&[(CUSTOMER, 100)], kind, &packet), nobody());
+    };
+    // Some of its frames wait already when it goes.
+    (0..20).for_each(inject);
+    assert_eq!(receive(&mut branches[3], &mut batch).len(), 20);
+    assert!(branches[0].unsent());
+    drop(branches.remove(0));
+    (0..1000).for_each(inject);
+    let mut got = 0;
+    for _ in 0..1000 {
+        got += receive(&mut branches[2], &mut batch).len();
+    }
+    assert_eq!((got, losses(&mut branches[2])), (1000, vec![(DropReason::UnknownVlan, 1000)]));
+}
+
 /// What waits for one interface is bounded, lost by nobody, and slows the others only where there is no room.
 #[test]
 fn an_interface_that_is_not_read_loses_nothing() {

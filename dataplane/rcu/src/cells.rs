@@ -30,7 +30,7 @@ impl<T: Send + Sync + 'static> Cells<T> {
         Cells { domain: domain.clone(), values, len, _owns: PhantomData }
     }
 
-    /// The cell with this number; `None` where no value has ever been.
+    /// The cell with this number; `None` where there is no memory yet.
     #[inline(always)]
     fn cell(&self, number: usize) -> Option<&PlainPtr<T>> {
         // SAFETY: zeros are a null pointer, and atomics may be shared.

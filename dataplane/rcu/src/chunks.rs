@@ -88,7 +88,8 @@ impl<T> Chunks<T> {
             done
         };
         if has_memory {
-            self.len.store(then, Ordering::Release);
+            // Never less, whoever else grows it.
+            self.len.fetch_max(then, Ordering::Release);
         }
         has_memory
     }

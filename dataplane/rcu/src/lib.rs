@@ -14,7 +14,7 @@
 //! interleaving. Readers may also be elsewhere, with their own way to say that they have left: `grace.rs`.
 //!
 //! This crate holds the unsafe code of the user plane's tables. It is sound for this reason. References to
-//! published data come from [`Cell::load`], [`Cells::load`] and [`Slots::load`] only. These need a [`Guard`] of the same
+//! published data come from [`Cell::load`], [`Cells::load`], [`Slots::load`] and [`Place::load`] only. These need a [`Guard`] of the same
 //! [`Domain`] (with another domain's guard they return nothing), and the references live no longer than the
 //! guard. Replaced data is freed or overwritten by the one [`Writer`] of an arena, or dropped by a [`Bin`],
 //! only after a ticket taken after the replacement has passed. Lines of counters are atomics that anybody may
@@ -227,7 +227,7 @@ impl<T: Copy + Send + Sync + 'static> Slots<T> {
         self.len
     }
 
-    /// The slot with this number; `None` beyond the end and where no block has ever been.
+    /// The slot with this number; `None` where there is no memory yet.
     #[inline(always)]
     pub fn place(&self, index: usize) -> Option<Place<'_, T>> {
         // SAFETY: all bit patterns are atomics, which may be shared.

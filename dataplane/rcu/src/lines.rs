@@ -1,7 +1,7 @@
 //! Cache lines of words that any thread may change at any time, for counters and meters.
 //!
 //! ```text
-//!  number of a line:  region 2 bits | chunk 12 bits | line 16 bits
+//!  number of a line:  region 4 bits | place in the region 28 bits
 //! ```
 //! Lines lie in regions. Region 0 is this process's own memory, which grows. The others are memory that somebody
 //! else provides ([`Memory`]), for instance a map that programs in the kernel share. A line's number says where

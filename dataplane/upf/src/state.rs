@@ -67,7 +67,7 @@ impl<'a> Cells<'a> {
         Cells::at(lines, first, lines.get(first))
     }
 
-    /// The cells that begin at line `number`, which is `first`.
+    /// The cells that begin at the line with this number, which is `first`.
     #[inline(always)]
     pub fn at(lines: &'a Lines, number: u32, first: Option<&'a Line>) -> Cells<'a> {
         Cells { lines, number, first }

@@ -29,15 +29,19 @@ fn python() -> Option<PathBuf> {
 
 /// Joins `device` and a link to the peer in a bridge, as operators do. The kernel sends no packets of its own on them.
 fn bridged(core: &NetNs, peer: &NetNs, device: &str) {
-    let quiet = |namespace: &NetNs| {
-        let write = || std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+    let quiet = |namespace: &NetNs, devices: &str| {
+        let write = || std::fs::write(format!("/proc/sys/net/ipv6/conf/{devices}/disable_ipv6"), "1");
         namespace.enter(write).unwrap().unwrap();
     };
     let ip = |namespace: &NetNs, arguments: &str| {
         let run = || Command::new("ip").args(arguments.split(' ')).status();
         assert!(namespace.enter(run).unwrap().unwrap().success(), "ip {arguments}");
     };
-    [core, peer].into_iter().for_each(quiet);
+    for namespace in [core, peer] {
+        quiet(namespace, "default");
+    }
+    // It exists already, and would repeat that it belongs to multicast groups.
+    quiet(core, device);
     ip(core, "link add br0 type bridge mcast_snooping 0");
     ip(core, "link add lan type veth peer name lan-peer");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -120,9 +120,21 @@ impl Device {
         Device::find(&name)
     }
 
-    /// Whether the driver takes tags off received frames before XDP programs see these: the frames then look untagged.
-    pub fn strips_tags(&self) -> bool {
-        self.flags(ETHTOOL_GFLAGS, 0).is_ok_and(|flags| flags & ETH_FLAG_RXVLAN != 0)
+    /// Makes the driver leave VLAN tags in received frames (`ethtool -K NAME rxvlan off`): XDP programs take frames without
+    /// them for untagged ones, of whatever VLAN they are. A driver without such flags takes nothing off.
+    ///
+    /// # Errors
+    /// It goes on taking them off.
+    pub fn keep_tags(&self) -> io::Result<()> {
+        let Ok(flags) = self.flags(ETHTOOL_GFLAGS, 0) else { return Ok(()) };
+        if flags & ETH_FLAG_RXVLAN == 0 {
+            return Ok(());
+        }
+        self.flags(ETHTOOL_SFLAGS, flags & !ETH_FLAG_RXVLAN)?;
+        match self.flags(ETHTOOL_GFLAGS, 0)? & ETH_FLAG_RXVLAN {
+            0 => Ok(()),
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 
     /// Makes the driver hand over whole frames, with tags and checksums in them: `ethtool -K NAME rxvlan off txvlan off tx

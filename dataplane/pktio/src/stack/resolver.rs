@@ -79,7 +79,7 @@ struct Shared {
     routes: Routes,
     /// Of the headers made with what is known.
     version: AtomicU64,
-    /// Changes of the table so far, and one.
+    /// Number of changes of the table. Begins at 1: a worker that has seen none has 0.
     changes: AtomicU64,
     table: Mutex<Table>,
 }
@@ -338,10 +338,11 @@ impl Resolver {
             self.ask(hop);
             true
         });
-        drop(table);
         if forgotten {
+            // Under the lock, so that no worker replaces a newer version.
             shared.version.store(new_version(), Ordering::Release);
         }
+        drop(table);
         if changed {
             shared.changes.fetch_add(1, Ordering::Release);
         }

@@ -11,9 +11,9 @@ use telemetry::DropReason;
 use super::header::{Header, Version, fold, sum};
 use super::routes::{Near, Number};
 use super::{Core, Link, Neighbours, NextHop, Prepared, Received};
-use crate::peers::View;
+use crate::peers::{Entry, View};
 use crate::vlan::Tags;
-use crate::{FramePort, Port, Sent, Vector};
+use crate::{FrameMut, FramePort, Port, Sent, Vector};
 
 const IPV4_HEADER: usize = 20;
 const IPV6_HEADER: usize = 40;
@@ -78,11 +78,15 @@ impl<F: FramePort> Port for UdpStack<F> {
             }
             let number = buffer.to();
             let entry = if number == 0 { None } else { peers.get(number) };
-            if let Some(entry) = entry
-                && entry.header.version() == version
+            let ready = entry.filter(|entry| entry.header.version() == version);
+            let send = |entry: &Entry, buffer: &mut FrameMut<'_>| match entry.header.put(buffer) {
+                true => Prepared::Frame,
+                false => Prepared::Error,
+            };
+            if let Some(entry) = ready
                 && !neighbours.waits()
             {
-                return if entry.header.put(buffer) { Prepared::Frame } else { Prepared::Error };
+                return send(entry, buffer);
             }
             let peer = match entry {
                 Some(entry) => entry.name.address(),
@@ -94,10 +98,14 @@ impl<F: FramePort> Port for UdpStack<F> {
                 NextHop::Unknown if neighbours.holds() => None,
                 _ => return Prepared::NoNextHop,
             };
+            if let (Some(entry), Some(_)) = (ready, mac) {
+                // Packets to other neighbours wait.
+                return send(entry, buffer);
+            }
             let Some(header) = Header::new(version, link, local, peer, mac.unwrap_or_default()) else {
                 return Prepared::Error;
             };
-            if mac.is_some() && entry.is_some() {
+            if mac.is_some() && entry.is_some_and(|entry| entry.header.version() < version) {
                 peers.add_header(number, peer, &header);
             }
             match (header.put(buffer), mac) {

@@ -145,7 +145,9 @@ impl Injections {
         }
         let mut batch = Vector::of(&self.home);
         let queued = batch.push(packet, peer);
-        self.queues.push(Injected { source, interface, batch });
+        if queued {
+            self.queues.push(Injected { source, interface, batch });
+        }
         queued
     }
 

@@ -5,8 +5,8 @@
 //! the end every received packet has been sent, consumed, or counted under one drop reason.
 //!
 //! Each worker has its own pipeline. It reads sessions through [`Tables`], never locks, and allocates nothing
-//! for a packet that it forwards; replies to GTP-U signalling have their own buffers. Memory is prefetched a
-//! few packets ahead of its use ([`look_up`](self)), because a core drops prefetches beyond about twenty.
+//! for a packet that it forwards. Memory is prefetched ahead of its use: a packet's slot while it is parsed, the rest a
+//! few packets ahead ([`look_up`](self)), because a core drops prefetches beyond about twenty.
 
 mod context;
 pub mod ethernet;
@@ -269,9 +269,10 @@ impl Pipeline {
 
     #[cold]
     fn obey(&mut self, now_ns: u64, ports: &mut Ports) {
-        let inside = self.reader.enter();
-        let snapshot = Snapshot { tables: &self.tables, inside: &inside, now_ns };
         for command in self.mailbox.take() {
+            // For each anew: no memory is freed meanwhile.
+            let inside = self.reader.enter();
+            let snapshot = Snapshot { tables: &self.tables, inside: &inside, now_ns };
             match command {
                 Command::Release(seid) => self.stages.release(snapshot, seid, ports),
                 Command::Discard(seid) => {

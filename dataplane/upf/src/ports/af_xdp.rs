@@ -200,11 +200,18 @@ fn attach(place: &str, config: &InterfaceConfig, members: &[Member]) -> Result<A
     let interface = Interface::open_for(config.device(), &wanted)
         .map_err(|error| PortError::AfXdp { place: place.to_owned(), error })?;
     let device = interface.device();
-    if members.iter().any(|member| !member.tags.is_empty()) && device.strips_tags() {
+    if let Err(error) = device.keep_tags() {
+        if members.iter().any(|member| !member.tags.is_empty()) {
+            return Err(PortError::Device {
+                place: place.to_owned(),
+                error: format!("{} takes VLAN tags off before AF_XDP sees the frames: {error}", device.name),
+                hint: "switch that off (ethtool -K DEVICE rxvlan off), or use a device without VLANs",
+            });
+        }
         tracing::warn!(
             interface = device.name,
-            "the driver may take VLAN tags off before AF_XDP sees the frames: ethtool -K {} rxvlan off",
-            device.name
+            %error,
+            "the driver takes VLAN tags off before AF_XDP sees the frames: those of all VLANs reach this interface"
         );
     }
     let tables = KernelTables::follow(device.index)
@@ -337,6 +344,11 @@ impl Queues {
             true => self.from.successor()?,
             false => Arc::clone(&self.attached),
         };
+        // Otherwise the sessions of workers without a queue would be lost silently.
+        let (queues, count) = (self.from.queues(), self.worker.1);
+        if queues < count {
+            return Err(PortError::Queues { count, queues });
+        }
         let tables = self.from.tables(self.from.member(self.member)?, &attached)?;
         let port = self.open_port(&attached, &tables, None)?;
         self.serve(attached, tables, port)

@@ -27,8 +27,8 @@ pub(in crate::pipeline) fn run(
             let Some(sequence) = packet.sequence() else {
                 return State::Dropped(DropReason::GtpuMalformed);
             };
-            // The reply goes to the port from which the request came. If a batch has more requests than
-            // there is room for replies, their senders repeat them.
+            // The reply goes to the port from which the request came. If there is no memory, the sender repeats its
+            // request.
             if exits.extra.push_to(interface, &echo_response(sequence), peer) {
                 context.stats().echo_requests.add(1);
                 State::Consumed

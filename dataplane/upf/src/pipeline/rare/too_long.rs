@@ -59,7 +59,7 @@ pub(in crate::pipeline) fn run(
     result.is_ok()
 }
 
-/// Sends the fragments of a packet: all, or none.
+/// Sends the fragments of a packet: all, or none, unless memory runs out between them.
 fn fragment(
     tables: &Tables,
     pass: &Pass,
