@@ -445,7 +445,8 @@ impl Server {
     }
 
     /// Sends End Markers into the tunnels of the old path after a path switch (TS 23.501 §5.8.2.9), once nobody
-    /// holds a packet any more that the old rules send there. So the End Markers follow the last packet.
+    /// holds a packet any more that the old rules send there. So the End Markers follow the last packet, where both leave
+    /// through one queue: with several workers on DPDK the card may send them before the last packets of another queue.
     fn send_end_markers(&mut self, headers: Vec<OuterHeader>, now_ms: u64) {
         if headers.is_empty() {
             return;
