@@ -2,6 +2,8 @@
 //! changes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
+mod support;
+
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -13,43 +15,14 @@ use net::netns::NetNs;
 use packet::ethernet::{self, Mac};
 use packet::transport::build_udp;
 use packet::{ipv4, ipv6, protocol};
-use pktio::memory::{MemoryPort, Wire, pair};
+use pktio::memory::{Wire, pair};
 use pktio::stack::Neighbours;
 use pktio::stack::ip::IpStack;
 use pktio::stack::kernel::KernelTables;
 use pktio::stack::resolver::Resolver;
 use pktio::stack::udp::UdpStack;
-use pktio::{FramePort, Peers, Port, Sent, Vector};
-
-const OURS: Mac = [2, 0, 0, 0, 0, 1];
-const MTU: usize = 1500;
-
-/// Frames to and from a test, of an interface with [`OURS`].
-struct Frames(MemoryPort);
-
-impl Port for Frames {
-    fn receive(&mut self, batch: &mut Vector) -> std::io::Result<usize> {
-        self.0.receive(batch)
-    }
-
-    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
-        self.0.transmit(batch, selected)
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-}
-
-impl FramePort for Frames {
-    fn mac(&self) -> Mac {
-        OURS
-    }
-
-    fn mtu(&self) -> usize {
-        MTU
-    }
-}
+use pktio::{Peers, Port, Sent, Vector};
+use support::frames::{Frames, MTU, OURS, ip};
 
 /// Counts the packets that are left to the kernel.
 #[derive(Clone, Default)]
@@ -69,10 +42,6 @@ impl Port for Slow {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-}
-
-fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
 }
 
 fn socket(text: &str) -> SocketAddr {

@@ -1,59 +1,25 @@
 //! The frame stack octet by octet, without an interface: headers, VLANs, neighbours and hostile frames.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
+mod support;
+
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
 
 use net::link::Cidr;
 use packet::ethernet::{self, Mac};
 use packet::transport::build_udp;
 use packet::{icmp, ipv4, ipv6, protocol};
-use pktio::memory::{MemoryPort, Wire, pair};
+use pktio::memory::{Wire, pair};
 use pktio::stack::Neighbours;
 use pktio::stack::ip::IpStack;
 use pktio::stack::resolver::Resolver;
 use pktio::stack::udp::UdpStack;
-use pktio::{FramePort, Port, Sent, Vector};
+use pktio::{Port, Sent, Vector};
+use support::frames::{Frames, OURS, ip, nobody};
 use telemetry::DropReason;
 
-const OURS: Mac = [2, 0, 0, 0, 0, 1];
 const PEER: Mac = [2, 0, 0, 0, 0, 2];
 const VLAN: Option<u16> = Some(100);
-
-/// Frames to and from a test.
-struct Frames(MemoryPort);
-
-impl Port for Frames {
-    fn receive(&mut self, batch: &mut Vector) -> std::io::Result<usize> {
-        self.0.receive(batch)
-    }
-
-    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
-        self.0.transmit(batch, selected)
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-}
-
-impl FramePort for Frames {
-    fn mac(&self) -> Mac {
-        OURS
-    }
-
-    fn mtu(&self) -> usize {
-        1500
-    }
-}
-
-fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
-
-fn nobody() -> SocketAddr {
-    "0.0.0.0:0".parse().unwrap()
-}
 
 fn own() -> Neighbours {
     let addresses: [Cidr; 2] = ["10.0.0.1/24".parse().unwrap(), "2001:db8::1/64".parse().unwrap()];

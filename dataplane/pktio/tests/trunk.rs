@@ -1,15 +1,16 @@
 //! Several interfaces on one device: each gets its frames, in their order, and nobody gets those of another.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
+mod support;
+
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use net::link::Cidr;
 use packet::ethernet::{self, Mac};
 use packet::transport::build_udp;
 use packet::{icmp, ipv4, ipv6, protocol};
-use pktio::memory::{MemoryPort, Wire, pair};
+use pktio::memory::{Wire, pair};
 use pktio::slab::Slab;
 use pktio::stack::Neighbours;
 use pktio::stack::ip::IpStack;
@@ -17,48 +18,13 @@ use pktio::stack::resolver::Resolver;
 use pktio::stack::udp::UdpStack;
 use pktio::trunk::{Branch, Share, Trunk};
 use pktio::vlan::Tags;
-use pktio::{FramePort, Pool, Port, Sent, Vector};
+use pktio::{Pool, Port, Vector};
+use support::frames::{Frames, OURS, ip, nobody};
 use telemetry::DropReason;
 
-const OURS: Mac = [2, 0, 0, 0, 0, 1];
 const PEER: Mac = [2, 0, 0, 0, 0, 2];
 const CUSTOMER: u16 = 0x8100;
 const SERVICE: u16 = 0x88A8;
-
-/// Frames to and from a test.
-struct Frames(MemoryPort);
-
-impl Port for Frames {
-    fn receive(&mut self, batch: &mut Vector) -> std::io::Result<usize> {
-        self.0.receive(batch)
-    }
-
-    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
-        self.0.transmit(batch, selected)
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-}
-
-impl FramePort for Frames {
-    fn mac(&self) -> Mac {
-        OURS
-    }
-
-    fn mtu(&self) -> usize {
-        1500
-    }
-}
-
-fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
-
-fn nobody() -> SocketAddr {
-    "0.0.0.0:0".parse().unwrap()
-}
 
 fn tags(ids: &[u16]) -> Tags {
     Tags::new(ids).unwrap()

@@ -1,6 +1,8 @@
 //! A veth pair between two anonymous namespaces, for tests of AF_XDP on a real link.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub mod frames;
+
 use std::sync::Arc;
 
 use net::link::Links;

@@ -10,7 +10,7 @@ use super::context::{Snapshot, Source};
 use super::packets::{Matched, State, Verdicts};
 use super::rare::{copy, redirect, translate};
 use super::{Event, Stages};
-use crate::session::{flag, kind};
+use crate::session::{Entry, flag, kind};
 use crate::state::{Cells, Gauged, NO_CELL, Writers};
 
 /// The entries that the straight way knows: their packets leave through a tunnel or to a data network, at once and
@@ -134,10 +134,7 @@ impl Stages {
                 kind::NOTICE if cells.gauge(further.account, 1) == Gauged::Reached => {
                     self.exits.events.send(Event::DownlinkData { seid, pdr: matched.entry.pdr });
                 }
-                kind::COPY_TUNNEL | kind::COPY_NETWORK => {
-                    let length = self.pass.packets.metas[at].length as usize;
-                    copy::run(&self.context, &self.pass, &mut self.exits.extra, batch, at, further, length);
-                }
+                kind::COPY_TUNNEL | kind::COPY_NETWORK => self.copy(batch, at, further),
                 _ => {}
             }
         }
@@ -151,12 +148,17 @@ impl Stages {
                 kind::GAUGE if cells.gauge(further.account, bytes) == Gauged::Reached => {
                     self.exits.events.send(Event::Usage { seid, urr: further.teid });
                 }
-                kind::COPY_TUNNEL | kind::COPY_NETWORK => {
-                    let length = bytes as usize;
-                    copy::run(&self.context, &self.pass, &mut self.exits.extra, batch, at, further, length);
-                }
+                kind::COPY_TUNNEL | kind::COPY_NETWORK => self.copy(batch, at, further),
                 _ => {}
             }
+        }
+    }
+
+    /// Sends a copy of a packet, or counts why it is not sent.
+    fn copy(&mut self, batch: &Vector, at: usize, further: &Entry) {
+        let result = copy::run(&self.context, &self.pass, &mut self.exits.extra, batch, at, further);
+        if let Err(reason) = result {
+            self.context.count_drop(reason);
         }
     }
 }

@@ -352,6 +352,17 @@ impl Stages {
         self.deliver(snapshot, batch, ports);
     }
 
+    /// Runs the stages for packets, or `frames`, that have waited: they are parsed, and their keys are known.
+    fn run_again(&mut self, snapshot: Snapshot<'_>, frames: bool, batch: &mut Vector, ports: &mut Ports) {
+        if frames {
+            self.pass.keys_are_known = true;
+            self.run_bridged(snapshot, batch, ports);
+        } else {
+            let places = self.places_of(snapshot, batch);
+            self.run(snapshot, batch, &places, ports);
+        }
+    }
+
     /// A stage has handled the batch.
     #[inline]
     fn lap(&mut self, stage: Way) {

@@ -205,13 +205,7 @@ impl Stages {
             for (at, key) in known {
                 self.pass.packets.keys[at] = key;
             }
-            if frames {
-                self.pass.keys_are_known = true;
-                self.run_bridged(snapshot, &mut batch, ports);
-            } else {
-                let places = self.places_of(snapshot, &batch);
-                self.run(snapshot, &mut batch, &places, ports);
-            }
+            self.run_again(snapshot, frames, &mut batch, ports);
             self.pass.source = Source::Port;
             self.run_injected(snapshot, ports);
         }

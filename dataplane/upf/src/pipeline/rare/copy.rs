@@ -9,7 +9,7 @@ use crate::pipeline::forward::{encapsulate, mark, ports_of};
 use crate::pipeline::graph::Way;
 use crate::session::{Entry, flag, kind};
 
-/// Sends a copy of the packet at a position of `batch` as a further entry says; `length` is that of the user's packet.
+/// Sends a copy of the user's packet at a position of `batch` as a further entry says.
 #[cold]
 pub(in crate::pipeline) fn run(
     context: &Context,
@@ -18,26 +18,11 @@ pub(in crate::pipeline) fn run(
     batch: &Vector,
     at: usize,
     further: &Entry,
-    length: usize,
-) {
-    context.count_way(Way::Copy, 1);
-    if let Err(reason) = copy(context, pass, extra, batch, at, further, length) {
-        context.count_drop(reason);
-    }
-}
-
-fn copy(
-    context: &Context,
-    pass: &Pass,
-    extra: &mut Extra,
-    batch: &Vector,
-    at: usize,
-    further: &Entry,
-    length: usize,
 ) -> Result<(), DropReason> {
+    context.count_way(Way::Copy, 1);
     let packet = batch.frames()[at].packet();
     // Behind the outer header, if the packet has entered a tunnel already.
-    let packet = &packet[packet.len().saturating_sub(length)..];
+    let packet = &packet[packet.len().saturating_sub(pass.packets.metas[at].length as usize)..];
     let to_network = further.kind() == kind::COPY_NETWORK;
     if to_network {
         let ports = || ports_of(pass.packets.keys[at].words()[2]);

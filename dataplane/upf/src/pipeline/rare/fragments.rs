@@ -562,13 +562,7 @@ impl Stages {
                     // Cannot happen: the packet came from a frame, so it fits into one.
                     break;
                 }
-                if frames {
-                    self.pass.keys_are_known = true;
-                    self.run_bridged(snapshot, &mut batch, ports);
-                } else {
-                    let places = self.places_of(snapshot, &batch);
-                    self.run(snapshot, &mut batch, &places, ports);
-                }
+                self.run_again(snapshot, frames, &mut batch, ports);
             }
         }
     }
