@@ -152,6 +152,7 @@ impl World {
         let addresses = format!(r#""pfcp": "{UPF}:8805", "gtpu": "{UPF}:2152""#);
         let config = Arc::new(config_for(traffic, count, &addresses, r#""tun": "gw0", "mtu": 9000"#)?);
         let tables = Arc::new(Tables::new(&config));
+        tables.share_between(workers as u32);
         let mut writer = Writer::new(Arc::clone(&tables), &config, SEED);
         let (mut sessions, mut teids) = (Vec::with_capacity(count), Vec::with_capacity(count));
         let before = resident_bytes()?;
@@ -166,11 +167,7 @@ impl World {
         let guard = Arc::new(Guard::new(&config, []));
         let mut pipelines = (0..workers).map(|worker| {
             let (tables, stats, guard) = (Arc::clone(&tables), Arc::clone(&stats), Arc::clone(&guard));
-            let mut pipeline = Pipeline::new(worker, tables, stats, sender.clone(), guard);
-            if workers > 1 {
-                pipeline.share_inputs();
-            }
-            pipeline
+            Pipeline::new(worker, tables, stats, sender.clone(), guard)
         });
         let pipeline = pipelines.next().context("no worker")?;
         let others = pipelines.collect();

@@ -155,7 +155,9 @@ pub async fn start_captured(config: Config, taps: Option<Taps>) -> Result<Upf, S
     }
     let mut workers = Vec::new();
     let readers = |input| opened.workers.iter().filter(|worker| worker.inputs.contains(&input)).count();
-    let shared = (0..interfaces.len()).any(|input| readers(input) > 1);
+    if (0..interfaces.len()).any(|input| readers(input) > 1) {
+        tables.share_between(opened.workers.len() as u32);
+    }
     let connected = opened.workers.iter().any(|worker| !worker.crossing.is_empty());
     let mut crossings = crossing::connect(if connected { there } else { 0 }).into_iter();
     for (number, worker) in opened.workers.into_iter().enumerate() {
@@ -170,9 +172,6 @@ pub async fn start_captured(config: Config, taps: Option<Taps>) -> Result<Upf, S
         pipeline.set_links(links.clone());
         let restoration = Duration::from_secs(config.restoration_s.into());
         pipeline.keep_quiet_until(net::time::now_ns() + restoration.as_nanos() as u64);
-        if shared {
-            pipeline.share_inputs();
-        }
         let core = config.workers.cores.get(number).copied();
         let shared = crossings.next().map(|ends| path::Shared { crossing: ends, inputs: crossing });
         let plan = path::Plan { name, core, inputs, poll, shared };

@@ -48,20 +48,11 @@ impl Plan {
         self.pdrs.iter().any(|pdr| pdr.action == Action::Buffer)
     }
 
-    /// Whether workers of different inputs write the same meters and counters of downlink packets. That is so
-    /// for N3 and N6 where one rate is for tunnelled and other packets, and wherever a packet to the UE is made
-    /// from one that came from N3 (redirections to a URL, frames that the bridge sends to another session). Answers in
-    /// the name of the router are not counted.
-    /// Uplink packets always come from N3.
-    pub fn shares_downlink(&self) -> bool {
-        let is_native = |arrival: &Arrival| arrival.place == Place::Native;
-        if self.kind == Kind::Ethernet
-            || self.pdrs.iter().any(|pdr| matches!(pdr.action, Action::RedirectUrl(_)))
-        {
-            return true;
-        }
+    /// Whether one rate is for packets to the UE that come in tunnels and for others.
+    pub fn shares_downlink_rates(&self) -> bool {
         let metered = |qer: &u16| self.qers.get(usize::from(*qer)).is_some_and(|qer| qer.downlink.has_rate());
         let qers = |native: bool| {
+            let is_native = |arrival: &Arrival| arrival.place == Place::Native;
             let places = self.arrivals.iter().filter(move |arrival| is_native(arrival) == native);
             let rules = places.flat_map(|arrival| &arrival.rules);
             let pdrs = rules.filter_map(|rule| self.pdrs.get(rule.value as usize));
@@ -72,6 +63,13 @@ impl Plan {
             native[usize::from(*qer)] = true;
         }
         qers(false).any(|qer| native.get(usize::from(*qer)) == Some(&true))
+    }
+
+    /// Whether packets to the UE may be made from packets that belong to others: answers of a redirection to a URL,
+    /// frames that the bridge sends to another session. Answers in the name of the router are not counted.
+    pub fn gets_packets_of_others(&self) -> bool {
+        let redirects = |pdr: &Pdr| matches!(pdr.action, Action::RedirectUrl(_));
+        self.kind == Kind::Ethernet || self.pdrs.iter().any(redirects)
     }
 }
 

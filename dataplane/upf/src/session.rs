@@ -25,9 +25,10 @@ use crate::plan::{
     Action, Container, Destination, Direction, Enforcement, Forward, Kind, Mark, MarkKind, Measure,
     OuterHeader, Pdr, Place, Plan, PlanError,
 };
-use crate::state::{self, Cells, MAX_CELLS, NO_CELL, PER_LINE};
+use crate::state::{self, Cells, MAX_CELLS, NO_CELL, PER_LINE, Writers};
+use crate::tables::Owners;
 use crate::tables::Tables;
-use rcu::Ticket;
+use rcu::{Region, Ticket};
 
 /// Entries in a line.
 const INLINE: usize = 2;
@@ -35,6 +36,9 @@ const INLINE: usize = 2;
 pub(crate) const NO_PEER: u16 = 0;
 /// Set in a tag that is the position of the only entry.
 const ONLY: u32 = 1 << 31;
+/// Set beside the number of the first line of a state whose cells several workers write.
+const MANY_WRITERS: u32 = 1 << 31;
+const _: () = assert!(Region::COUNT <= (MANY_WRITERS / Region::LINES) as usize);
 /// The tag of an endpoint without rules.
 const NO_RULES: u32 = u32::MAX;
 /// The packet has no QFI.
@@ -45,7 +49,7 @@ pub const NO_QFI: u8 = 0xFF;
 #[repr(C, align(64))]
 pub struct Endpoint {
     seid: u64,
-    /// First line of the state.
+    /// First line of the state, and [`MANY_WRITERS`].
     state: u32,
     /// TEID, or 0 without tunnel.
     teid: u32,
@@ -84,7 +88,13 @@ impl Endpoint {
     /// First line of the state.
     #[inline]
     pub fn state(&self) -> u32 {
-        self.state
+        self.state & !MANY_WRITERS
+    }
+
+    /// Who writes the cells of packets that arrive here.
+    #[inline(always)]
+    pub fn writers(&self) -> Writers {
+        if self.state & MANY_WRITERS == 0 { Writers::One } else { Writers::Many }
     }
 
     /// The UE's addresses, which a look-up needs first.
@@ -104,8 +114,14 @@ impl Endpoint {
     }
 
     /// Makes this the endpoint of another session.
-    pub(crate) fn give_to(&mut self, seid: u64, state: u32, teid: u32, own: OwnAddresses) {
-        (self.seid, self.state, self.teid, self.own) = (seid, state, teid, own);
+    pub(crate) fn give_to(
+        &mut self,
+        seid: u64,
+        (line, writers): (u32, Writers),
+        teid: u32,
+        own: OwnAddresses,
+    ) {
+        (self.seid, self.state, self.teid, self.own) = (seid, state_word(line, writers), teid, own);
     }
 
     /// The policy in which look-ups continue, if any.
@@ -239,10 +255,8 @@ pub mod flag {
     pub const TRANSLATE: u16 = 1 << 12;
     /// Only answers to redirected packets pass.
     pub const ANSWERS: u16 = 1 << 13;
-    /// Other workers may count and meter in the same cells, even if each input has one worker.
-    pub const SHARED: u16 = 1 << 14;
     /// Packets are Ethernet frames.
-    pub const FRAME: u16 = 1 << 15;
+    pub const FRAME: u16 = 1 << 14;
 }
 
 impl Entry {
@@ -316,6 +330,7 @@ pub(crate) enum CellUse {
 pub(crate) struct State {
     pub first: u32,
     pub lines: u32,
+    pub owners: Owners,
     /// Sessions of a policy share this list.
     pub uses: Arc<Vec<CellUse>>,
 }
@@ -448,7 +463,11 @@ impl Session {
         let past = self.past.as_mut()?;
         let (_, state) = past.outgrown.pop_front_if(|(ticket, _)| self.tables.domain().passed(*ticket))?;
         for (urrs, direction, totals) in state.accounts(&self.tables) {
-            past.folded.push((urrs.to_vec(), direction, totals));
+            let known = past.folded.iter_mut().find(|(of, towards, _)| of == urrs && *towards == direction);
+            match known {
+                Some((_, _, sum)) => *sum = *sum + totals,
+                None => past.folded.push((urrs.to_vec(), direction, totals)),
+            }
         }
         Some(state)
     }
@@ -483,7 +502,7 @@ impl Session {
         let cells = Cells::new(&self.tables.lines, self.state.first);
         let counts = |used: &CellUse| matches!(used, CellUse::Account { direction: counted, urrs, .. } if *counted == direction && !urrs.is_empty());
         if let Some(at) = self.state.uses.iter().position(counts) {
-            cells.count(at as u8, 1, bytes as u64, state::Writers::Many);
+            cells.count(at as u8, 1, bytes as u64, Writers::Many);
         }
     }
 
@@ -547,8 +566,6 @@ pub(crate) struct Assembly<'a> {
     pub targets: &'a [(u16, u32)],
     /// For an Ethernet session: its station number.
     pub station: Option<u32>,
-    /// Whether several workers may write the cells of downlink packets ([`Plan::shares_downlink`]).
-    pub shared_downlink: bool,
     /// The interface of the first data network.
     pub first_network: u16,
 }
@@ -650,10 +667,8 @@ impl Assembly<'_> {
         if pdr.direction == Direction::Downlink && place == Place::Native && self.translates() {
             entry.flags |= flag::TRANSLATE;
         }
-        match pdr.direction {
-            Direction::Uplink => entry.flags |= flag::UPLINK,
-            Direction::Downlink if self.shared_downlink => entry.flags |= flag::SHARED,
-            Direction::Downlink => {}
+        if pdr.direction == Direction::Uplink {
+            entry.flags |= flag::UPLINK;
         }
         if pdr.notify || entry.kind() == kind::BRIDGE && self.plan.reports_addresses {
             entry.flags |= flag::NOTIFY;
@@ -875,11 +890,16 @@ impl State {
     }
 }
 
-/// Makes the block of an endpoint.
+/// The first line of a state, with who writes its cells.
+fn state_word(line: u32, writers: Writers) -> u32 {
+    line | if writers == Writers::Many { MANY_WRITERS } else { 0 }
+}
+
+/// Makes the block of an endpoint, whose state begins at `line`.
 pub(crate) fn assemble(
     seid: u64,
     teid: u32,
-    state: u32,
+    (line, writers): (u32, Writers),
     own: OwnAddresses,
     route: Route,
     entries: &[Entry],
@@ -889,8 +909,9 @@ pub(crate) fn assemble(
         Route::Policy(policy) => policy,
         Route::None => NO_RULES,
     };
-    let line = Endpoint { seid, state, teid, tag, own, entries: [Entry::NONE; INLINE] };
-    let mut block = vec![line; entries.len().div_ceil(INLINE).max(1)];
+    let state = state_word(line, writers);
+    let endpoint = Endpoint { seid, state, teid, tag, own, entries: [Entry::NONE; INLINE] };
+    let mut block = vec![endpoint; entries.len().div_ceil(INLINE).max(1)];
     for (at, entry) in entries.iter().enumerate() {
         block[at / INLINE].entries[at % INLINE] = *entry;
     }

@@ -10,9 +10,8 @@
 //! | gauge | octets | mark |
 //!
 //! An account belongs to one input and one set of URRs, a meter to one QER and one direction. Mostly only one
-//! worker writes a cell, and counting is a load and a store. An atomic addition is needed where several workers
-//! serve an input, and for entries whose cells workers of different inputs share
-//! ([`crate::session::flag::SHARED`]): [`Writers::Many`].
+//! worker writes a cell, and counting is a load and a store. An atomic addition is needed where a session's packets of
+//! one direction belong to several workers ([`crate::session::Endpoint::writers`]): [`Writers::Many`].
 //!
 //! The lines of a session lie in one region ([`rcu::Region`]), either of this process's own memory or of a map that
 //! a program in the kernel shares. Such a program finds a session's cells by the number of the first line, and uses

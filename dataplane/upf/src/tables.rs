@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering};
 
 use crate::bridge::{Bounds, Bridge};
 use crate::config::Config;
@@ -28,6 +28,7 @@ use crate::session::{Endpoint, Policy, TableKey};
 use net::link::Cidr;
 use pktio::peers::PEERS;
 use rcu::{Bin, Cell, Cells, Domain, Guard, Lines, Memory, Region, RegionError, Slots};
+pub(crate) use writer::Owners;
 pub use writer::{Held, Writer, layout};
 
 /// Bits of an allocated TEID that are the index. The other bits are a generation, so that packets still under
@@ -218,6 +219,8 @@ impl Keys {
 pub struct Tables {
     pub(crate) domain: Domain,
     pub(crate) lines: Lines,
+    /// Workers that share each interface.
+    workers: AtomicU32,
     interfaces: Arc<Interfaces>,
     /// By number of the network instance; at least one.
     keys: Vec<Keys>,
@@ -283,6 +286,7 @@ impl Tables {
             stations: arena.slots(stations),
             bridges,
             lines: Lines::default(),
+            workers: AtomicU32::new(1),
             keys,
             interfaces,
             sparse: arena.slots(SPARSE),
@@ -297,6 +301,17 @@ impl Tables {
             arena: std::sync::Mutex::new(Some(arena)),
             domain,
         }
+    }
+
+    /// Says that each interface's packets are distributed to `workers` workers ([`pktio::owner`]). Without this call each
+    /// interface has one worker. Must come before sessions are published.
+    pub fn share_between(&self, workers: u32) {
+        self.workers.store(workers.max(1), Ordering::Relaxed);
+    }
+
+    /// The number of workers that share each interface.
+    fn workers(&self) -> u32 {
+        self.workers.load(Ordering::Relaxed)
     }
 
     /// The RCU domain of the tables' readers and writer.

@@ -5,16 +5,17 @@
 mod support;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use packet::gtpu::{PduSession, build_gpdu};
+use packet::gtpu::{self, PduSession, build_gpdu};
+use pfcp::message::SessionModificationRequest;
 use pfcp::*;
 use pktio::memory::{self, MemoryPort, Wire};
-use pktio::{Port, Sent, Vector};
+use pktio::{Port, Sent, Vector, owner};
 use support::*;
 use telemetry::DropReason;
 use tokio::sync::mpsc;
@@ -66,6 +67,7 @@ impl World {
     fn new(workers: usize) -> World {
         let config = Arc::new(config("gw0"));
         let tables = Arc::new(Tables::new(&config));
+        tables.share_between(workers as u32);
         let sessions = Sessions::new(Arc::clone(&config), Arc::clone(&tables), 5);
         let stats: Arc<[WorkerStats]> = (0..workers).map(|_| WorkerStats::new(tables.interfaces())).collect();
         let (sender, events) = mpsc::channel(64);
@@ -75,16 +77,13 @@ impl World {
         for number in 0..workers {
             let (n3_port, n3_wire) = memory::pair(100_000);
             let (n6_port, n6_wire) = memory::pair(100_000);
-            let mut pipeline = Pipeline::new(
+            let pipeline = Pipeline::new(
                 number,
                 Arc::clone(&tables),
                 Arc::clone(&stats),
                 sender.clone(),
                 Arc::clone(&guard),
             );
-            if workers > 1 {
-                pipeline.share_inputs();
-            }
             let n6_port = Faulty { port: n6_port, broken: Arc::clone(&broken) };
             let ports: Ports = vec![Box::new(n3_port), Box::new(n6_port)];
             let inputs = vec![N3, N6];
@@ -198,28 +197,100 @@ fn packets_are_forwarded_without_n4() {
     }
 }
 
-/// Queues of one interface, a worker each: a session whose packets come through both is counted as one (UP-1).
+/// A number of workers for which the UE's IPv4 address and its IPv6 prefix have different ones.
+fn dual_stack_world() -> (World, [usize; 2]) {
+    let owner = |address: IpAddr, workers| owner::of_address(address, workers) as usize;
+    let owners = |workers| [owner(UE_V4.into(), workers), owner(UE_V6.into(), workers)];
+    let workers = (2..16).find(|workers| owners(*workers)[0] != owners(*workers)[1]).unwrap();
+    (World::new(workers as usize), owners(workers))
+}
+
+/// What arrives at all gNBs until nothing has come for a while: packets and the octets inside.
+fn arrived(world: &World) -> (u64, u64) {
+    let (mut packets, mut octets, mut idle) = (0, 0, 0);
+    while idle < 100 {
+        idle += 1;
+        for (message, _) in world.n3.iter().flat_map(|wire| wire.take()) {
+            idle = 0;
+            packets += 1;
+            octets += gtpu::Packet::new(&message).unwrap().payload().len() as u64;
+        }
+        net::time::sleep_thread(Duration::from_millis(1));
+    }
+    (packets, octets)
+}
+
+/// Downlink packets to a UE's two addresses come through two workers at once; the session is counted as one (UP-1).
 #[test]
 fn workers_that_share_a_session_count_together() {
-    let mut world = World::new(2);
+    let (mut world, owners) = dual_stack_world();
     let (seid, teid) = world.establish();
     const EACH: usize = 20_000;
+    let up = owner::of_tunnel(teid, world.workers.len() as u32) as usize;
     for n in 0..EACH {
-        for wire in &world.n3 {
-            wire.inject(&gpdu(teid, &n.to_be_bytes()), gnb());
+        world.n3[up].inject(&gpdu(teid, &n.to_be_bytes()), gnb());
+    }
+    let packets = receive(&world.n6[up], EACH);
+    // Each worker keeps the order of what it reads.
+    let in_order = packets.iter().enumerate().all(|(n, packet)| packet.ends_with(&n.to_be_bytes()));
+    assert!(in_order && packets.len() == EACH);
+    let packets = [(SERVER_V4.into(), UE_V4.into()), (SERVER_V6.into(), UE_V6.into())];
+    let packets = packets.map(|(server, ue): (IpAddr, IpAddr)| udp(server, ue, b"down"));
+    for _ in 0..EACH {
+        for (packet, owner) in packets.iter().zip(owners) {
+            world.n6[owner].inject(packet, gnb());
         }
     }
-    for wire in &world.n6 {
-        let packets = receive(wire, EACH);
-        // Each worker keeps the order of what it reads.
-        let in_order = packets.iter().enumerate().all(|(n, packet)| packet.ends_with(&n.to_be_bytes()));
-        assert!(in_order && packets.len() == EACH);
-    }
+    let down = arrived(&world);
     for worker in &mut world.workers {
         worker.stop();
     }
-    let (up, down) = world.sessions.get(seid).unwrap().compiled.usage();
-    assert_eq!((up.packets, down.packets), (2 * EACH as u64, 0));
-    assert_eq!(up.bytes, 2 * EACH as u64 * 36);
     assert!(DropReason::ALL.iter().all(|reason| world.drops(*reason) == 0));
+    assert_eq!(down, (2 * EACH as u64, (EACH * (packets[0].len() + packets[1].len())) as u64));
+    let (up, counted) = world.sessions.get(seid).unwrap().compiled.usage();
+    assert_eq!((up.packets, up.bytes), (EACH as u64, EACH as u64 * 36));
+    assert_eq!((counted.packets, counted.bytes), down);
+}
+
+/// While packets come to both addresses, the session has now one of them and now both: each packet that
+/// arrives at the gNB is counted once (UP-1), whoever wrote the counters before.
+#[test]
+fn counts_are_right_while_the_workers_of_a_session_change() {
+    let (mut world, owners) = dual_stack_world();
+    let mut request = establishment(1);
+    request.create_qers[0].mbr = None;
+    request.create_pdrs[1].pdi.ue_ip_address =
+        Some(UeIpAddress { ipv4: Some(UE_V4), destination: true, ..Default::default() });
+    let node = NodeId::Ipv4(GTPU);
+    let established = world.sessions.establish(node, SMF.into(), &request, NtpSeconds(1000)).response;
+    let seid = established.up_f_seid.unwrap().seid;
+    let mut second = establishment(1).create_pdrs.swap_remove(1);
+    second.pdr_id = PdrId(9);
+    second.pdi.ue_ip_address =
+        Some(UeIpAddress { ipv6: Some(UE_PREFIX), destination: true, ..Default::default() });
+    let packets = [(SERVER_V4.into(), UE_V4.into()), (SERVER_V6.into(), UE_V6.into())];
+    let packets = packets.map(|(server, ue): (IpAddr, IpAddr)| udp(server, ue, b"down"));
+    for round in 0..300 {
+        for _ in 0..200 {
+            for (packet, owner) in packets.iter().zip(owners) {
+                world.n6[owner].inject(packet, gnb());
+            }
+        }
+        let change = match round % 2 {
+            0 => SessionModificationRequest { create_pdrs: vec![second.clone()], ..Default::default() },
+            _ => SessionModificationRequest {
+                remove_pdrs: vec![RemovePdr { pdr_id: PdrId(9) }],
+                ..Default::default()
+            },
+        };
+        let modified = world.sessions.modify(seid, SMF.into(), &change, NtpSeconds(1000)).unwrap();
+        assert_eq!(modified.response.cause, Cause::ACCEPTED);
+    }
+    let down = arrived(&world);
+    for worker in &mut world.workers {
+        worker.stop();
+    }
+    assert!((300 * 200..2 * 300 * 200).contains(&down.0), "{down:?}");
+    let (_, counted) = world.sessions.get(seid).unwrap().compiled.usage();
+    assert_eq!((counted.packets, counted.bytes), down);
 }

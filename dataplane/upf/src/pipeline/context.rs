@@ -13,8 +13,6 @@ use super::guard::Closed;
 use super::links::Links;
 use super::packets::Packets;
 use crate::interfaces::Interfaces;
-use crate::session::{Entry, flag};
-use crate::state::Writers;
 use crate::stats::WorkerStats;
 use crate::tables::Tables;
 use path::Outputs;
@@ -30,8 +28,6 @@ pub(super) struct Context {
     pub links: Links,
     /// The closed destinations as of this batch.
     pub closed: Arc<Closed>,
-    /// Whether other workers read the same inputs, and therefore write the same cells.
-    pub writers: Writers,
     /// Until this time, packets of unknown tunnels get no Error Indication.
     pub quiet_until_ns: u64,
     /// Memory of all packets that do not lie in a backend's memory.
@@ -54,7 +50,6 @@ impl Context {
             tables,
             links: Links::unlimited(),
             closed,
-            writers: Writers::One,
             quiet_until_ns: 0,
             home,
         }
@@ -98,12 +93,6 @@ impl Context {
                 self.stats().drops.count_n(reason, count);
             }
         }
-    }
-
-    /// Whether workers of other inputs write the cells of an entry too.
-    #[inline(always)]
-    pub fn writers_of(&self, entry: &Entry) -> Writers {
-        if entry.is(flag::SHARED) { Writers::Many } else { self.writers }
     }
 }
 

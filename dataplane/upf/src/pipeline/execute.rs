@@ -56,7 +56,7 @@ impl Stages {
                 all_sent = false;
                 continue;
             }
-            let (cells, writers) = (verdict.cells(snapshot.tables), self.context.writers_of(entry));
+            let (cells, writers) = (verdict.cells(snapshot.tables), endpoint.writers());
             let allowed = if entry.is(flag::MORE) {
                 enforce_more(cells, matched(), writers, snapshot.now_ns, bytes)
             } else {

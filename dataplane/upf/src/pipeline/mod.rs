@@ -33,7 +33,6 @@ use pktio::{Pool, Slab, VECTOR, Vector, crossing, owner};
 use tokio::sync::mpsc;
 
 use crate::plan::Peer;
-use crate::state::Writers;
 use crate::stats::WorkerStats;
 use crate::tables::{Command, Mailbox, Tables};
 use context::{Context, Input, Pass, Snapshot};
@@ -255,11 +254,6 @@ impl Pipeline {
     /// call there are no limits.
     pub fn set_links(&mut self, links: Links) {
         self.stages.context.links = links;
-    }
-
-    /// Tells the pipeline that other workers read the same inputs, so that counters are shared with them.
-    pub fn share_inputs(&mut self) {
-        self.stages.context.writers = Writers::Many;
     }
 
     /// Times every vector instead of one in 64 ([`graph::json`]). Costs a clock reading per stage and vector.

@@ -6,6 +6,7 @@
 
 mod further;
 pub mod layout;
+mod owners;
 mod stations;
 mod teids;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use crate::references::References;
 use crate::routes::Network;
 use crate::session::{self, Assembly, CellUse, Endpoint, Session, State, TableKey};
 use crate::state::{Cells, PER_LINE};
+pub(crate) use owners::{Groups, Owners};
 use rcu::{Bin, Block, Lines, Queue, Region};
 use teids::Teids;
 
@@ -35,8 +37,14 @@ const PATIENCE: usize = 64;
 /// Unused lists of purposes are searched for only when more lists than this are known.
 const KNOWN_USES: usize = 64;
 
-/// A place with its assembled entries and rules.
-type Assembled = (Place, Vec<session::Entry>, Vec<Rule>);
+/// A place with its entries and rules.
+struct Assembled {
+    place: Place,
+    keys: Vec<TableKey>,
+    groups: Groups,
+    entries: Vec<session::Entry>,
+    rules: Vec<Rule>,
+}
 
 /// Allocates lines of state in each region.
 #[derive(Default)]
@@ -359,7 +367,7 @@ impl Writer {
         let known = prepared.state.cells();
         let result = self.assemble(plan, &mut prepared.state, station).and_then(|places| {
             let known = self.place_state(session, &mut prepared.state, known)?;
-            self.write(plan, station, places, &mut prepared)?;
+            self.write(plan, places, &mut prepared)?;
             Ok(known)
         });
         self.references.free_unused();
@@ -406,7 +414,7 @@ impl Writer {
         }
     }
 
-    /// Assembles entries and rules of all places.
+    /// Assembles keys, entries and rules of all places, and finds the owners of the cells.
     fn assemble(
         &mut self,
         plan: &Plan,
@@ -420,15 +428,32 @@ impl Writer {
             peers: &mut self.references,
             targets: &targets,
             station,
-            shared_downlink: plan.shares_downlink(),
             first_network: self.tables.interfaces.first_network(),
         };
         let mut places = Vec::with_capacity(plan.arrivals.len());
         for arrival in &plan.arrivals {
             let (entries, rules) = assembly.entries(arrival.place, &arrival.rules)?;
-            places.push((arrival.place, entries, rules));
+            let (keys, groups) = (Vec::new(), Groups::at(plan, arrival.place));
+            places.push(Assembled { place: arrival.place, keys, groups, entries, rules });
         }
+        let (mut owners, workers) = (Owners::of_no_packets(plan), self.tables.workers());
+        for Assembled { place, keys, groups, .. } in &mut places {
+            *keys = self.keys(plan, *place, station);
+            keys.iter().for_each(|key| owners.add(key, *groups, workers));
+        }
+        state.owners = owners.complete(plan.shares_downlink_rates(), state.owners);
         Ok(places)
+    }
+
+    /// The keys by which packets that arrive at a place find the session.
+    fn keys(&self, plan: &Plan, place: Place, station: Option<u32>) -> Vec<TableKey> {
+        match place {
+            Place::Tunnel(teid) => vec![TableKey::Teid(teid)],
+            Place::Native if plan.kind == Kind::Ethernet => {
+                station.map(TableKey::Station).into_iter().collect()
+            }
+            Place::Native => further::native_keys(plan, self.native_instance(plan.origin)),
+        }
     }
 
     /// Allocates lines for the state if needed. Returns how many cells keep their contents.
@@ -438,7 +463,7 @@ impl Writer {
         state: &mut State,
         known: usize,
     ) -> Result<usize, PlanError> {
-        if state.needed() <= session.state.lines {
+        if state.needed() <= session.state.lines && state.owners.can_use_cells_of(session.state.owners) {
             return Ok(known);
         }
         self.give_state(state)?;
@@ -461,20 +486,17 @@ impl Writer {
     fn write(
         &mut self,
         plan: &Plan,
-        station: Option<u32>,
         places: Vec<Assembled>,
         prepared: &mut Prepared,
     ) -> Result<(), PlanError> {
-        for (place, entries, rules) in places {
+        for Assembled { place, keys, groups, entries, rules } in places {
             let (own, route) = self.references.compile(plan, &rules)?;
-            let (teid, keys) = match place {
-                Place::Tunnel(teid) => (teid, vec![TableKey::Teid(teid)]),
-                Place::Native if plan.kind == Kind::Ethernet => {
-                    (0, station.map(TableKey::Station).into_iter().collect())
-                }
-                Place::Native => (0, further::native_keys(plan, self.native_instance(plan.origin))),
+            let teid = match place {
+                Place::Tunnel(teid) => teid,
+                Place::Native => 0,
             };
-            let block = session::assemble(plan.seid, teid, prepared.state.first, own, route, &entries);
+            let state = (prepared.state.first, prepared.state.owners.writers(groups));
+            let block = session::assemble(plan.seid, teid, state, own, route, &entries);
             for key in keys {
                 self.prepare_block(key, &block, prepared)?;
             }

@@ -9,7 +9,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use super::{Prepared, Writer};
+use super::{Groups, Owners, Prepared, Writer};
 use crate::plan::{Action, Destination, Forward, OuterHeader, Pdr, Place, Plan, PlanError};
 use crate::session::{self, CellUse, Endpoint, Peers, Session, State, TableKey, kind};
 
@@ -46,6 +46,8 @@ pub trait Particulars {
 #[derive(Debug)]
 pub struct Layout {
     ue: Ue,
+    /// As the plan says, which need not be asked again.
+    shares_downlink_rates: bool,
     plan: Plan,
     uses: Arc<Vec<CellUse>>,
     places: Vec<LaidOut>,
@@ -56,6 +58,7 @@ pub struct Layout {
 struct LaidOut {
     /// A PDR whose TEID is that of the place; `None` for packets without tunnel.
     pdr: Option<u16>,
+    groups: Groups,
     /// The block of the first session, without the tunnels of its entries.
     block: Vec<Endpoint>,
     /// Positions of entries with tunnels, and their PDRs.
@@ -99,10 +102,12 @@ impl Writer {
                 entry.lead_to(0, session::NO_PEER);
                 tunnels.push((position, pdr.id));
             }
-            places.push(LaidOut { pdr, block, tunnels });
+            let groups = Groups::at(&plan, arrival.place);
+            places.push(LaidOut { pdr, groups, block, tunnels });
         }
         places.iter().for_each(|place| self.references.refer(&place.block));
-        Some(Layout { ue: own.ue(), plan, uses: Arc::clone(&session.state.uses), places })
+        let (ue, uses) = (own.ue(), Arc::clone(&session.state.uses));
+        Some(Layout { ue, shares_downlink_rates: plan.shares_downlink_rates(), plan, uses, places })
     }
 
     /// Drops a layout.
@@ -144,13 +149,28 @@ impl Writer {
     ) -> Result<(), PlanError> {
         const UNLIKE: PlanError = PlanError::Invalid("a session that is not as its layout");
         self.give_state(&mut prepared.state)?;
-        let (state, ue) = (prepared.state.first, own.ue());
+        let ue = own.ue();
+        // The network instance of packets without tunnel is the same for all these sessions.
+        let (native, instance) = (&layout.plan.native, self.native_instance(layout.plan.origin));
+        let is_native = |address: &IpAddr| match address {
+            IpAddr::V4(_) => !native.ipv4.is_empty(),
+            IpAddr::V6(_) => !native.ipv6.is_empty(),
+        };
+        let native_keys = || ue.addresses().filter(is_native).map(|address| TableKey::Ue(instance, address));
+        let mut owners = Owners::of_no_packets(&layout.plan);
+        for place in &layout.places {
+            let mut add = |key| owners.add(&key, place.groups, self.tables.workers());
+            match place.pdr {
+                Some(pdr) => add(TableKey::Teid(own.teid(pdr).ok_or(UNLIKE)?)),
+                None => native_keys().for_each(add),
+            }
+        }
+        let owners = owners.complete(layout.shares_downlink_rates, Owners::default());
+        prepared.state.owners = owners;
         let mut block = Vec::new();
         for place in &layout.places {
-            let teid = match place.pdr {
-                Some(pdr) => own.teid(pdr).ok_or(UNLIKE)?,
-                None => 0,
-            };
+            let teid = place.pdr.map_or(Some(0), |pdr| own.teid(pdr)).ok_or(UNLIKE)?;
+            let state = (prepared.state.first, owners.writers(place.groups));
             block.clear();
             block.extend_from_slice(&place.block);
             for endpoint in &mut block {
@@ -169,14 +189,8 @@ impl Writer {
                 self.prepare_block(TableKey::Teid(teid), &block, prepared)?;
                 continue;
             }
-            // The network instance of packets without tunnel is the same for all these sessions.
-            let (native, instance) = (&layout.plan.native, self.native_instance(layout.plan.origin));
-            for address in ue.addresses() {
-                if address.is_ipv4() && !native.ipv4.is_empty()
-                    || address.is_ipv6() && !native.ipv6.is_empty()
-                {
-                    self.prepare_block(TableKey::Ue(instance, address), &block, prepared)?;
-                }
+            for key in native_keys() {
+                self.prepare_block(key, &block, prepared)?;
             }
         }
         self.check_room(prepared)

@@ -6,6 +6,7 @@ use classifier::Filter;
 
 use super::*;
 use crate::plan::{Action, Arrival, UeAddresses};
+use crate::state::Writers;
 
 #[test]
 fn framed_routes_find_the_session_by_the_longest_prefix_and_go_with_it() {
@@ -341,4 +342,67 @@ fn a_region_that_is_full_leaves_new_sessions_to_the_process() {
     writer.remove(second);
     assert_eq!(establish(&mut writer).state.first, region.line(0));
     assert_eq!(establish(&mut writer).state.first, state);
+}
+
+/// Cells change hands only by being replaced: a worker that still reads the former rules counts in the former cells.
+#[test]
+fn a_session_gets_new_cells_when_other_workers_write_them() {
+    let (tables, mut writer) = tables(r#""ipv4": "10.45.0.0/16", "ipv6": "fd00:45::/48""#, "auto");
+    const WORKERS: u32 = 4;
+    tables.share_between(WORKERS);
+    let v4 = |owner| {
+        let mut addresses = (1..).map(|host| std::net::Ipv4Addr::from([10, 45, 0, host]));
+        addresses.find(|address| pktio::owner::of_address((*address).into(), WORKERS) == owner).unwrap()
+    };
+    let pdr = crate::plan::Pdr {
+        id: 1,
+        direction: crate::plan::Direction::Downlink,
+        check_source: false,
+        action: Action::Drop,
+        notify: false,
+        duplicates: Vec::new(),
+        qers: Vec::new(),
+        urrs: Vec::new(),
+        qfi: None,
+        rqi: false,
+        ppi: None,
+    };
+    let rule = Rule { id: 1, precedence: 1, value: 0, filter: Filter::default() };
+    let plan = |ipv4: &[std::net::Ipv4Addr], framed: &[(IpAddr, u8)]| Plan {
+        arrivals: vec![Arrival { place: Place::Native, rules: vec![rule] }],
+        pdrs: vec![pdr.clone()],
+        ..native(1, UeAddresses { ipv4: ipv4.into(), framed: framed.into(), ..UeAddresses::default() })
+    };
+    let writers = |session: &Session| -> Vec<Writers> {
+        let mut reader = tables.domain.reader();
+        let inside = reader.enter();
+        session.keys.iter().map(|key| tables.block(&inside, key).unwrap()[0].writers()).collect()
+    };
+    let mut session = writer.establish(&plan(&[v4(1)], &[])).unwrap();
+    assert_eq!(writers(&session), [Writers::One]);
+    let route = [("192.0.2.0".parse().unwrap(), 24)];
+    // Addresses, routes, whether this needs other cells, and who writes them.
+    let changes = [
+        (vec![v4(1)], &[][..], false, Writers::One),
+        (vec![v4(2)], &[], true, Writers::One),
+        (vec![v4(2), v4(1)], &[], true, Writers::Many),
+        (vec![v4(2), v4(3)], &[], false, Writers::Many),
+        (vec![v4(3)], &[], true, Writers::One),
+        (vec![], &[], false, Writers::One),
+        (vec![v4(3)], &[], false, Writers::One),
+        (vec![], &[], false, Writers::One),
+        (vec![v4(1)], &[], true, Writers::One),
+        (vec![v4(1)], &route, true, Writers::Many),
+    ];
+    for (number, (ipv4, framed, replaces, expected)) in changes.into_iter().enumerate() {
+        let before = session.state.first;
+        writer.modify(&mut session, &plan(&ipv4, framed), Held::Sent).unwrap();
+        assert_eq!(session.state.first != before, replaces, "change {number}");
+        assert!(writers(&session).iter().all(|writers| *writers == expected), "change {number}");
+    }
+    // Former cells are used again.
+    for round in 0..1000 {
+        writer.modify(&mut session, &plan(&[v4(round % WORKERS)], &[]), Held::Sent).unwrap();
+        assert!(session.state.first < 8, "line {}", session.state.first);
+    }
 }
