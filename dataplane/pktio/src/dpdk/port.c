@@ -116,6 +116,21 @@ int godwit_port_close(uint16_t port, struct rte_mempool *pool)
 	return 0;
 }
 
+/*
+ * The buffers that were freed last are used first: they are still in a cache, also when another worker has freed them. A ring, which
+ * is DPDK's default, goes through all buffers in turn. DPDK 22.11's af_xdp needs the ring: without huge pages it gives the kernel
+ * only the first part of a pool, and a stack begins with the last.
+ */
+static struct rte_mempool *make_pool(const char *driver, const char *name, unsigned buffers, uint32_t room, int socket)
+{
+	struct rte_mempool *pool = NULL;
+
+	if (strcmp(driver, "net_af_xdp") != 0)
+		pool = rte_pktmbuf_pool_create_by_ops(name, buffers, CACHE, 0, room, socket, "stack");
+	/* Some builds of DPDK have the default only. */
+	return pool != NULL ? pool : rte_pktmbuf_pool_create(name, buffers, CACHE, 0, room, socket);
+}
+
 /* Plugs in, configures and starts a device. `device` as DPDK describes one, `name` its part before the first comma. */
 int godwit_port_open(const char *device, const char *name, const struct godwit_wanted *wanted,
 		struct godwit_opened *opened)
@@ -136,7 +151,7 @@ int godwit_port_open(const char *device, const char *name, const struct godwit_w
 		result = configure(port, wanted, &info);
 	if (result == 0) {
 		snprintf(pool_name, sizeof(pool_name), "godwit%u", __atomic_fetch_add(&number, 1, __ATOMIC_RELAXED));
-		pool = rte_pktmbuf_pool_create(pool_name, wanted->buffers, CACHE, 0, data + RTE_PKTMBUF_HEADROOM,
+		pool = make_pool(info.driver_name, pool_name, wanted->buffers, data + RTE_PKTMBUF_HEADROOM,
 				rte_eth_dev_socket_id(port));
 		if (pool == NULL)
 			result = -rte_errno;
