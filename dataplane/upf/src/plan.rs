@@ -50,6 +50,14 @@ impl Plan {
 
     /// Whether one rate is for packets to the UE that come in tunnels and for others.
     pub fn shares_downlink_rates(&self) -> bool {
+        let is_downlink = |rule: &Rule| {
+            self.pdrs.get(rule.value as usize).is_some_and(|pdr| pdr.direction == Direction::Downlink)
+        };
+        // Mostly packets to the UE come without tunnel.
+        let mut tunnels = self.arrivals.iter().filter(|arrival| arrival.place != Place::Native);
+        if !tunnels.any(|arrival| arrival.rules.iter().any(is_downlink)) {
+            return false;
+        }
         let metered = |qer: &u16| self.qers.get(usize::from(*qer)).is_some_and(|qer| qer.downlink.has_rate());
         let qers = |native: bool| {
             let is_native = |arrival: &Arrival| arrival.place == Place::Native;

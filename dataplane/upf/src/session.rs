@@ -338,10 +338,27 @@ pub(crate) struct State {
 impl State {
     /// The cell with a purpose; adds one if needed.
     fn cell(&mut self, wanted: CellUse) -> Result<u8, PlanError> {
-        let at = match self.uses.iter().position(|known| *known == wanted) {
+        self.cell_with(|known| *known == wanted, || wanted.clone())
+    }
+
+    /// The cell of an account of these URRs, whose identifiers are in order; adds one if needed.
+    fn account(&mut self, native: bool, direction: Direction, urrs: &[u32]) -> Result<u8, PlanError> {
+        let is = |known: &CellUse| {
+            matches!(known, CellUse::Account { native: of_native, direction: counted, urrs: own }
+                if *of_native == native && *counted == direction && own[..] == *urrs)
+        };
+        self.cell_with(is, || CellUse::Account { native, direction, urrs: urrs.to_vec() })
+    }
+
+    fn cell_with(
+        &mut self,
+        is: impl Fn(&CellUse) -> bool,
+        new: impl FnOnce() -> CellUse,
+    ) -> Result<u8, PlanError> {
+        let at = match self.uses.iter().position(is) {
             Some(at) => at,
             None => {
-                Arc::make_mut(&mut self.uses).push(wanted);
+                Arc::make_mut(&mut self.uses).push(new());
                 self.uses.len() - 1
             }
         };
@@ -568,6 +585,27 @@ pub(crate) struct Assembly<'a> {
     pub station: Option<u32>,
     /// The interface of the first data network.
     pub first_network: u16,
+    /// The meters of the PDR at hand; kept for its memory, as is the list of its URRs.
+    pub meters: Vec<PassedMeter>,
+    pub urrs: Vec<u32>,
+}
+
+/// A meter that a PDR's packets pass.
+pub(crate) struct PassedMeter {
+    turn: Turn,
+    /// [`kind::METER`] or [`kind::GUARANTEE`].
+    kind: u16,
+    cell: u8,
+}
+
+/// When a meter's turn comes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    /// The maximum rate of a flow that also has a guarantee.
+    Own,
+    Guarantee,
+    /// A rate that flows share.
+    Shared,
 }
 
 impl Assembly<'_> {
@@ -676,24 +714,20 @@ impl Assembly<'_> {
         if self.plan.kind == Kind::Ethernet {
             entry.flags |= flag::FRAME;
         }
-        let mut urrs = Vec::new();
+        self.urrs.clear();
         for at in &pdr.urrs {
             let urr =
                 self.plan.urrs.get(usize::from(*at)).ok_or(PlanError::Invalid("a PDR without its URR"))?;
-            urrs.push(urr.id);
+            self.urrs.push(urr.id);
         }
-        urrs.sort_unstable();
-        urrs.dedup();
-        let meters = self.meters(pdr, &mut entry)?;
-        entry.account = self.state.cell(CellUse::Account {
-            native: place == Place::Native,
-            direction: pdr.direction,
-            urrs,
-        })?;
-        let more = self.further(pdr, &meters)?;
+        self.urrs.sort_unstable();
+        self.urrs.dedup();
+        self.find_meters(pdr, &mut entry)?;
+        entry.account = self.state.account(place == Place::Native, pdr.direction, &self.urrs)?;
+        let more = self.further(pdr)?;
         if more.is_empty() {
-            for (slot, (_, cell)) in entry.meters.iter_mut().zip(&meters) {
-                *slot = *cell;
+            for (slot, meter) in entry.meters.iter_mut().zip(&self.meters) {
+                *slot = meter.cell;
             }
         } else {
             entry.flags |= flag::MORE;
@@ -741,9 +775,9 @@ impl Assembly<'_> {
         Ok(())
     }
 
-    /// Cells of the meters that a PDR's packets pass; guarantees come first.
-    fn meters(&mut self, pdr: &Pdr, entry: &mut Entry) -> Result<Vec<(u16, u8)>, PlanError> {
-        let (mut guarantees, mut limits) = (Vec::new(), Vec::new());
+    /// Finds the meters that a PDR's packets pass, in this order: the flow's own maximum rate, guarantees, shared rates.
+    fn find_meters(&mut self, pdr: &Pdr, entry: &mut Entry) -> Result<(), PlanError> {
+        self.meters.clear();
         for at in &pdr.qers {
             let qer =
                 self.plan.qers.get(usize::from(*at)).ok_or(PlanError::Invalid("a PDR without its QER"))?;
@@ -752,25 +786,23 @@ impl Assembly<'_> {
             if !enforcement.open {
                 entry.flags |= flag::CLOSED;
             }
+            let guaranteed = enforcement.gbr_kbps.is_some();
             if enforcement.mbr_kbps.is_some() {
                 let cell = self.state.cell(CellUse::Meter { qer: qer.id, direction })?;
-                // The flow's own maximum rate comes before shared rates.
-                let own = enforcement.gbr_kbps.is_some();
-                limits.push((!own, (kind::METER, cell)));
+                let turn = if guaranteed { Turn::Own } else { Turn::Shared };
+                self.meters.push(PassedMeter { turn, kind: kind::METER, cell });
             }
-            if enforcement.gbr_kbps.is_some() {
-                guarantees
-                    .push((kind::GUARANTEE, self.state.cell(CellUse::Guarantee { qer: qer.id, direction })?));
+            if guaranteed {
+                let cell = self.state.cell(CellUse::Guarantee { qer: qer.id, direction })?;
+                self.meters.push(PassedMeter { turn: Turn::Guarantee, kind: kind::GUARANTEE, cell });
             }
         }
-        limits.sort_by_key(|(shared, _)| *shared);
-        let own = limits.iter().filter(|(shared, _)| !shared).map(|(_, meter)| *meter);
-        let shared = limits.iter().filter(|(shared, _)| *shared).map(|(_, meter)| *meter);
-        Ok(own.chain(guarantees).chain(shared).collect())
+        self.meters.sort_by_key(|meter| meter.turn);
+        Ok(())
     }
 
     /// The further entries of a PDR, which hold what its entry has no room for.
-    fn further(&mut self, pdr: &Pdr, meters: &[(u16, u8)]) -> Result<Vec<Entry>, PlanError> {
+    fn further(&mut self, pdr: &Pdr) -> Result<Vec<Entry>, PlanError> {
         let mut out = Vec::new();
         for at in &pdr.urrs {
             let Some(urr) = self.plan.urrs.get(usize::from(*at)) else { continue };
@@ -790,11 +822,13 @@ impl Assembly<'_> {
             let account = self.state.cell(CellUse::Notice { pdr: pdr.id })?;
             out.push(Entry { account, flags: kind::NOTICE, ..Entry::NONE });
         }
-        let plain = meters.len() <= 2 && meters.iter().all(|(kind, _)| *kind == kind::METER);
+        let meters = &self.meters;
+        let plain = meters.len() <= 2 && meters.iter().all(|meter| meter.kind == kind::METER);
         if plain && out.is_empty() && pdr.duplicates.is_empty() {
             return Ok(out);
         }
-        out.extend(meters.iter().map(|(kind, cell)| Entry { account: *cell, flags: *kind, ..Entry::NONE }));
+        let entry = |meter: &PassedMeter| Entry { account: meter.cell, flags: meter.kind, ..Entry::NONE };
+        out.extend(meters.iter().map(entry));
         for duplicate in &pdr.duplicates {
             let mut entry = Entry { flags: 0, ..Entry::NONE };
             self.forward(&mut entry, duplicate, [kind::COPY_TUNNEL, kind::COPY_NETWORK])?;
@@ -895,15 +929,15 @@ fn state_word(line: u32, writers: Writers) -> u32 {
     line | if writers == Writers::Many { MANY_WRITERS } else { 0 }
 }
 
-/// Makes the block of an endpoint, whose state begins at `line`.
+/// Makes `block` that of an endpoint, whose state begins at `line`.
 pub(crate) fn assemble(
-    seid: u64,
-    teid: u32,
+    block: &mut Vec<Endpoint>,
+    (seid, teid): (u64, u32),
     (line, writers): (u32, Writers),
     own: OwnAddresses,
     route: Route,
     entries: &[Entry],
-) -> Vec<Endpoint> {
+) {
     let tag = match route {
         Route::Only(position) => ONLY | position,
         Route::Policy(policy) => policy,
@@ -911,11 +945,11 @@ pub(crate) fn assemble(
     };
     let state = state_word(line, writers);
     let endpoint = Endpoint { seid, state, teid, tag, own, entries: [Entry::NONE; INLINE] };
-    let mut block = vec![endpoint; entries.len().div_ceil(INLINE).max(1)];
+    block.clear();
+    block.resize(entries.len().div_ceil(INLINE).max(1), endpoint);
     for (at, entry) in entries.iter().enumerate() {
         block[at / INLINE].entries[at % INLINE] = *entry;
     }
-    block
 }
 
 /// The value of the first rule, if that rule matches every packet.

@@ -30,9 +30,12 @@
 //! C. Woo, "A Modular Approach to Packet Classification", INFOCOM 2000). So a look-up in memory that is in no
 //! cache touches the head, and mostly one line of rows.
 
+use std::net::IpAddr;
+
+use super::halves;
 use crate::key::{WORDS, present};
 use crate::matcher::Field;
-use crate::{Filter, Key, Matcher, Rule, Verdict};
+use crate::{Key, Matcher, Prefix, Rule, Verdict};
 
 /// Rows, or groups of rows, that a head tells apart.
 pub(super) const GROUPS: usize = 16;
@@ -300,12 +303,12 @@ impl Compiler {
         let matchers = &mut self.matchers;
         matchers.clear();
         matchers.extend(rules.iter().filter_map(|rule| Some((Matcher::new(&rule.filter)?, rule.value))));
-        let named = || rules.iter().filter_map(|rule| ue_alone(rule));
-        let all = || matchers.iter().map(|(matcher, _)| *matcher);
+        let named = || rules.iter().filter_map(|rule| rule.filter.ue.map(|(_, prefix)| prefix));
+        let all = || matchers.iter().map(|(matcher, _)| matcher);
         let mut head = Head {
             own: Own {
-                ue_v4: first_of(named().flat_map(hosts_v4), all().flat_map(hosts_v4)).unwrap_or_default(),
-                ue_v6: first_of(named().flat_map(prefixes_v6), all().flat_map(prefixes_v6))
+                ue_v4: first_of(named().filter_map(host_v4), all().flat_map(hosts_v4)).unwrap_or_default(),
+                ue_v6: first_of(named().filter_map(prefix_v6), all().flat_map(prefixes_v6))
                     .unwrap_or_default(),
             },
             group: matchers.len().div_ceil(GROUPS).max(1) as u16,
@@ -364,21 +367,31 @@ fn first_of<T: PartialEq>(mut named: impl Iterator<Item = T>, all: impl Iterator
     named.next().or_else(|| most_frequent(all).into_iter().next())
 }
 
-/// The rule's condition on the UE's address alone.
-fn ue_alone(rule: &Rule) -> Option<Matcher> {
-    let ue = Some(rule.filter.ue?);
-    Matcher::new(&Filter { ue, ..Filter::default() })
+/// The address, if the prefix is an IPv4 address in full.
+fn host_v4(prefix: Prefix) -> Option<u32> {
+    match prefix.address() {
+        IpAddr::V4(address) if prefix.length() == 32 => Some(address.to_bits()),
+        _ => None,
+    }
+}
+
+/// The first half of the address, if the prefix has all of it.
+fn prefix_v6(prefix: Prefix) -> Option<[u32; 2]> {
+    match prefix.address() {
+        IpAddr::V6(address) if prefix.length() >= 64 => Some(halves(address)),
+        _ => None,
+    }
 }
 
 /// IPv4 addresses that a matcher compares in full.
-fn hosts_v4(matcher: Matcher) -> impl Iterator<Item = u32> {
-    let words = if is_v4(&matcher) { 0..2 } else { 0..0 };
+fn hosts_v4(matcher: &Matcher) -> impl Iterator<Item = u32> {
+    let words = if is_v4(matcher) { 0..2 } else { 0..0 };
     words.filter(move |&word| matcher.mask[word] == u32::MAX).map(move |word| matcher.value[word])
 }
 
 /// First halves of IPv6 addresses that a matcher compares in full.
-fn prefixes_v6(matcher: Matcher) -> impl Iterator<Item = [u32; 2]> {
-    let sides = if is_v6(&matcher) { [[0, 9], [1, 12]].as_slice() } else { &[] };
+fn prefixes_v6(matcher: &Matcher) -> impl Iterator<Item = [u32; 2]> {
+    let sides = if is_v6(matcher) { [[0, 9], [1, 12]].as_slice() } else { &[] };
     let full = move |words: &&[usize; 2]| words.iter().all(|&word| matcher.mask[word] == u32::MAX);
     sides.iter().filter(full).map(move |words| words.map(|word| matcher.value[word]))
 }
@@ -516,8 +529,12 @@ fn write_rows(matchers: &[(Matcher, u32)], group: usize, lines: &mut Vec<Line>) 
                 left.mask[word] = 0;
             }
         }
-        let further: Vec<usize> = (0..WORDS).filter(|&word| left.mask[word] != 0).collect();
-        let count = further.len().div_ceil(3) as u32;
+        let (mut further, mut words) = ([0; WORDS], 0);
+        for (word, _) in left.mask.iter().enumerate().filter(|(_, mask)| **mask != 0) {
+            further[words] = word;
+            words += 1;
+        }
+        let count = words.div_ceil(3) as u32;
         let range = |(first, last): (u16, u16)| u32::from(last - first) << 16 | u32::from(first);
         let [source, destination] = lengths.map(|length| length.unwrap_or(0));
         lines[at] = [
@@ -530,7 +547,7 @@ fn write_rows(matchers: &[(Matcher, u32)], group: usize, lines: &mut Vec<Line>) 
             range(matcher.destination_ports),
             if count == 0 { *value } else { lines.len() as u32 },
         ];
-        lines.extend(further.chunks(3).map(|words| conditions(words, &left, *value)));
+        lines.extend(further[..words].chunks(3).map(|words| conditions(words, &left, *value)));
     }
 }
 

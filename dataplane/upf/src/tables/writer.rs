@@ -146,6 +146,8 @@ pub struct Writer {
     next_sparse: u32,
     free_stations: Vec<u32>,
     next_station: u32,
+    /// The block that is being made; kept for its memory.
+    block: Vec<Endpoint>,
 }
 
 impl std::fmt::Debug for Writer {
@@ -186,6 +188,7 @@ impl Writer {
             next_sparse: 0,
             free_stations: Vec::new(),
             next_station: bridge::NETWORK + 1,
+            block: Vec::new(),
             tables,
         }
     }
@@ -429,6 +432,8 @@ impl Writer {
             targets: &targets,
             station,
             first_network: self.tables.interfaces.first_network(),
+            meters: Vec::new(),
+            urrs: Vec::new(),
         };
         let mut places = Vec::with_capacity(plan.arrivals.len());
         for arrival in &plan.arrivals {
@@ -496,9 +501,9 @@ impl Writer {
                 Place::Native => 0,
             };
             let state = (prepared.state.first, prepared.state.owners.writers(groups));
-            let block = session::assemble(plan.seid, teid, state, own, route, &entries);
+            session::assemble(&mut self.block, (plan.seid, teid), state, own, route, &entries);
             for key in keys {
-                self.prepare_block(key, &block, prepared)?;
+                self.prepare_block(key, prepared)?;
             }
         }
         self.check_room(prepared)
@@ -511,13 +516,9 @@ impl Writer {
         interface.map_or(0, |interface| interface.instance)
     }
 
-    fn prepare_block(
-        &mut self,
-        key: TableKey,
-        block: &[Endpoint],
-        prepared: &mut Prepared,
-    ) -> Result<(), PlanError> {
-        let block = self.arena.block(block).ok_or(PlanError::Full("rules"))?;
+    /// Writes `self.block` to the arena.
+    fn prepare_block(&mut self, key: TableKey, prepared: &mut Prepared) -> Result<(), PlanError> {
+        let block = self.arena.block(&self.block).ok_or(PlanError::Full("rules"))?;
         self.references.refer(self.arena.values(&block));
         prepared.blocks.push((key, block));
         Ok(())

@@ -167,13 +167,11 @@ impl Writer {
         }
         let owners = owners.complete(layout.shares_downlink_rates, Owners::default());
         prepared.state.owners = owners;
-        let mut block = Vec::new();
         for place in &layout.places {
             let teid = place.pdr.map_or(Some(0), |pdr| own.teid(pdr)).ok_or(UNLIKE)?;
             let state = (prepared.state.first, owners.writers(place.groups));
-            block.clear();
-            block.extend_from_slice(&place.block);
-            for endpoint in &mut block {
+            self.block.clone_from(&place.block);
+            for endpoint in &mut self.block {
                 let mut own = *endpoint.own_addresses();
                 for (before, now) in layout.ue.addresses().zip(ue.addresses()) {
                     own = own.for_other_ue(before, now);
@@ -183,14 +181,14 @@ impl Writer {
             for (position, pdr) in &place.tunnels {
                 let header = own.tunnel(*pdr).ok_or(UNLIKE)?;
                 let peer = self.references.number(&header)?;
-                session::entry_mut(&mut block, *position).ok_or(UNLIKE)?.lead_to(header.teid, peer);
+                session::entry_mut(&mut self.block, *position).ok_or(UNLIKE)?.lead_to(header.teid, peer);
             }
             if place.pdr.is_some() {
-                self.prepare_block(TableKey::Teid(teid), &block, prepared)?;
+                self.prepare_block(TableKey::Teid(teid), prepared)?;
                 continue;
             }
             for key in native_keys() {
-                self.prepare_block(key, &block, prepared)?;
+                self.prepare_block(key, prepared)?;
             }
         }
         self.check_room(prepared)
