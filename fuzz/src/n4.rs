@@ -253,7 +253,7 @@ pub fn program(data: &[u8]) {
                     create_urrs: creates.create_urrs,
                     ..Default::default()
                 };
-                let response = sessions.establish(NodeId::Ipv4(GTPU), CP, &request, NOW).response;
+                let response = sessions.establish(NodeId::Ipv4(GTPU), CP, request.clone(), NOW).response;
                 assert_eq!(
                     response.up_f_seid.is_some(),
                     expected.is_some(),
@@ -285,12 +285,12 @@ pub fn message(data: &[u8]) {
         create_urrs: vec![urr(1, 0)],
         ..Default::default()
     };
-    let first = sessions.establish(NodeId::Ipv4(GTPU), CP, &first, NOW).response;
+    let first = sessions.establish(NodeId::Ipv4(GTPU), CP, first.clone(), NOW).response;
     let seid = first.up_f_seid.expect("the session is in order").seid;
     let before = format!("{:?}", sessions.get(seid).map(|session| &session.rules));
     match message {
         Message::SessionEstablishmentRequest(request) => {
-            sessions.establish(NodeId::Ipv4(GTPU), CP, &request, NOW);
+            sessions.establish(NodeId::Ipv4(GTPU), CP, request.clone(), NOW);
         }
         Message::SessionModificationRequest(request) => {
             let modified = sessions.modify(seid, CP, &request, NOW);

@@ -229,7 +229,7 @@ fn session(number: usize) -> SessionEstablishmentRequest {
 
 /// Establishes a session and returns the TEID of its tunnel.
 fn establish(sessions: &mut Sessions, request: &SessionEstablishmentRequest) -> u32 {
-    let response = sessions.establish(NodeId::Ipv4(UPF), SMF.into(), request, NtpSeconds(1)).response;
+    let response = sessions.establish(NodeId::Ipv4(UPF), SMF.into(), request.clone(), NtpSeconds(1)).response;
     assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
     match response.created_pdrs.first().and_then(|created| created.f_teid) {
         Some(FTeid::Assigned { teid, .. }) => teid,

@@ -61,7 +61,7 @@ impl Upf {
         let (now, cp) = (NtpSeconds(1000), id.peer.ip());
         match message {
             Message::SessionEstablishmentRequest(request) => {
-                let response = self.sessions.establish(NodeId::Ipv4(GTPU), cp, &request, now).response;
+                let response = self.sessions.establish(NodeId::Ipv4(GTPU), cp, request.clone(), now).response;
                 assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
                 (request.cp_f_seid.seid, response.up_f_seid.unwrap().seid, response.into())
             }

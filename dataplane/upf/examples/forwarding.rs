@@ -63,7 +63,8 @@ fn main() {
     request.create_fars[0] = forward(1, DestinationInterface::Core, Some((GNB_TEID, GNB)));
     request.create_qers[0].mbr =
         Some(pfcp::BitRates { uplink_kbps: 100_000_000, downlink_kbps: 100_000_000 });
-    let response = sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NtpSeconds(1)).response;
+    let response =
+        sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request.clone(), NtpSeconds(1)).response;
     assert_eq!(response.cause, Cause::ACCEPTED);
     let teid = match response.created_pdrs[0].f_teid {
         Some(pfcp::FTeid::Assigned { teid, .. }) => teid,

@@ -84,7 +84,7 @@ impl World {
     }
 
     fn try_establish(&mut self, request: &SessionEstablishmentRequest) -> Result<Ue, (Cause, Option<u16>)> {
-        let response = self.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request, NOW).response;
+        let response = self.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request.clone(), NOW).response;
         if response.cause != Cause::ACCEPTED {
             return Err((response.cause, response.offending_ie.map(|ie| ie.0)));
         }

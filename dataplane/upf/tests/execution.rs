@@ -680,7 +680,7 @@ fn an_uplink_classifier_serves_several_peers() {
     request.create_pdrs.push(pdr(20, 10, local, 8, &[]));
     let back = Pdi { source_interface: SourceInterface::Core, f_teid: choose(3), ..Default::default() };
     request.create_pdrs.push(pdr(21, 255, back, 2, &[]));
-    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW).response;
+    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request.clone(), NOW).response;
     assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
     let teid = |id| {
         let created = response.created_pdrs.iter().find(|created| created.pdr_id == PdrId(id)).unwrap();

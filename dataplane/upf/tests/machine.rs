@@ -26,7 +26,7 @@ fn refused(
     world: &mut World,
     request: &SessionEstablishmentRequest,
 ) -> (Cause, Option<u16>, Option<FailedRuleId>) {
-    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request, NOW).response;
+    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request.clone(), NOW).response;
     assert!(response.created_pdrs.is_empty());
     (response.cause, response.offending_ie.map(|ie| ie.0), response.failed_rule_id)
 }

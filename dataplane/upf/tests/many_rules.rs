@@ -67,7 +67,7 @@ fn forwards(limits: u32) {
         request.create_pdrs.push(rule);
     }
     request.create_pdrs.push(CreatePdr { pdr_id: PdrId(u16::MAX), ..uplink });
-    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW).response;
+    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request.clone(), NOW).response;
     assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
     let seid = response.up_f_seid.unwrap().seid;
     assert_eq!(world.sessions.get(seid).unwrap().rules.pdrs.len(), PDRS as usize);
@@ -168,7 +168,7 @@ fn thousands_of_rules_are_removed_at_once() {
             ..Default::default()
         });
     }
-    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW).response;
+    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request.clone(), NOW).response;
     assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
     let seid = response.up_f_seid.unwrap().seid;
     // Of each four PDRs one stays as it is, one loses its FAR, one its QER and URR, and one is removed.

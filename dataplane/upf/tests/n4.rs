@@ -30,7 +30,7 @@ fn started_at(seed: u64, max_tunnels: u32) -> (Sessions, Arc<Tables>) {
 }
 
 fn establish(sessions: &mut Sessions, request: &SessionEstablishmentRequest) -> SessionEstablishmentResponse {
-    sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request, NOW).response
+    sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request.clone(), NOW).response
 }
 
 fn seid_of(response: &SessionEstablishmentResponse) -> u64 {
@@ -254,7 +254,7 @@ fn ue_addresses_and_assigned_teids_belong_to_one_session() {
     let (mut sessions, tables) = sessions(64);
     let first = seid_of(&establish(&mut sessions, &establishment(1)));
     let other_smf = IpAddr::from([127, 0, 0, 5]);
-    let stolen = sessions.establish(NodeId::Ipv4(GTPU), other_smf, &establishment(2), NOW).response;
+    let stolen = sessions.establish(NodeId::Ipv4(GTPU), other_smf, establishment(2), NOW).response;
     assert_eq!((stolen.cause, stolen.failed_rule_id), (Cause::RULE_FAILURE, Some(FailedRuleId::Pdr(2))));
     assert_eq!(tables.owner_of_ue(UE_V4.into()), Some(first));
 
@@ -307,7 +307,7 @@ fn an_address_assigned_again_replaces_the_session_that_had_it() {
     assert_eq!(tables.owner_of_teid(old_teid), Some(old));
     assert_eq!(tables.owner_of_ue(UE_V4.into()), Some(old));
 
-    let again = sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &establishment(2), NOW);
+    let again = sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), establishment(2), NOW);
     let new = seid_of(&again.response);
     assert_eq!((again.replaced, sessions.count()), (vec![old], 1));
     assert!(tables.owner_of_teid(old_teid).is_none() && sessions.get(old).is_none());
@@ -579,7 +579,7 @@ fn remote_tunnels_are_known_for_each_cp_function() {
     let first = seid_of(&establish(&mut sessions, &establishment(1)));
     let other_smf = IpAddr::from([127, 0, 0, 5]);
     let request = other_ue(establishment(2), 1);
-    let second = sessions.establish(NodeId::Ipv4(GTPU), other_smf, &request, NOW).response;
+    let second = sessions.establish(NodeId::Ipv4(GTPU), other_smf, request.clone(), NOW).response;
     let told = sessions.error_indications(GNB_PEER, GNB_TEID);
     let mut cps: Vec<_> = told.iter().map(|report| (report.cp, report.seid)).collect();
     cps.sort_unstable();
@@ -635,7 +635,7 @@ proptest! {
                     if variant == 2 {
                         request.create_pdrs[usize::from(pdr) % 4].far_id = Some(FarId(far));
                     }
-                    let established = sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW);
+                    let established = sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request.clone(), NOW);
                     seids.retain(|seid| !established.replaced.contains(seid));
                     if let Some(f_seid) = established.response.up_f_seid {
                         seids.push(f_seid.seid);

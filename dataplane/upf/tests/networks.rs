@@ -68,7 +68,7 @@ fn a_session_of_two_data_networks_is_refused() {
     other.pdr_id = PdrId(9);
     other.pdi.network_instance = Some("ims".into());
     request.create_pdrs.push(other);
-    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW).response;
+    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request.clone(), NOW).response;
     assert_eq!(response.cause, Cause::RULE_FAILURE);
     assert_eq!(response.failed_rule_id, Some(FailedRuleId::Pdr(PdrId(9).0)));
 }
@@ -131,7 +131,8 @@ impl Split {
     /// Returns SEID, and TEID and address of the tunnel on N3.
     fn establish(&mut self, cp_seid: u64, n3: &str, n6: &str) -> (u64, u32, Ipv4Addr) {
         let request = placed(cp_seid, n3, n6);
-        let response = self.world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW).response;
+        let response =
+            self.world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request.clone(), NOW).response;
         assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
         match response.created_pdrs[0].f_teid {
             Some(FTeid::Assigned { teid, ipv4: Some(address), .. }) => {
@@ -247,7 +248,8 @@ fn network_instances_without_interface_are_refused() {
         let mut split = Split::new();
         let mut request = placed(1, "ran", "internet");
         change(&mut request);
-        let response = split.world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW).response;
+        let response =
+            split.world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request.clone(), NOW).response;
         assert_eq!(split.world.sessions.count() == 0, response.cause != Cause::ACCEPTED);
         (response.cause, response.offending_ie.map(|ie| ie.0), response.failed_rule_id)
     };
@@ -292,7 +294,7 @@ fn tunnels_of_both_ip_versions_have_an_interface_each() {
     request.create_pdrs[0].pdi.f_teid = Some(FTeid::Choose { ipv4: false, ipv6: true, id: None });
     let far = request.create_fars[1].forwarding_parameters.as_mut().unwrap();
     far.outer_header_creation = Some(OuterHeaderCreation::gtpu(GNB_TEID, "fd00:200::2".parse().unwrap()));
-    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW).response;
+    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request.clone(), NOW).response;
     assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
     let created: Vec<bool> = response
         .created_pdrs
@@ -317,7 +319,7 @@ fn answer(
     let mut world = World::with_config(config);
     let mut request = placed(1, "plant", "plant");
     change(&mut request);
-    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW).response;
+    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request.clone(), NOW).response;
     assert_eq!(world.sessions.count() == 0, response.cause != Cause::ACCEPTED);
     (response.cause, response.offending_ie.map(|ie| ie.0), response.failed_rule_id)
 }
@@ -360,7 +362,8 @@ fn a_far_without_network_instance_leads_to_the_network_of_its_session() {
                     (address.ipv4, address.ipv6) = (Some(ue), None);
                 }
             }
-            let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW).response;
+            let response =
+                world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request.clone(), NOW).response;
             assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
             for created in response.created_pdrs.iter().filter(|created| created.pdr_id != PdrId(4)) {
                 let plant = matches!(created.f_teid, Some(FTeid::Assigned { ipv4: Some(PLANT_GTPU), .. }));
@@ -447,7 +450,8 @@ fn a_ue_address_of_two_pools_belongs_to_the_network_that_the_session_names() {
         let mut split = Split::new();
         let mut request = placed(1, n3, n6);
         change(&mut request);
-        let response = split.world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW).response;
+        let response =
+            split.world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request.clone(), NOW).response;
         assert_eq!(response.cause, Cause::ACCEPTED, "{n3} {n6}: {response:?}");
         for network in [WAN, LAN] {
             assert_eq!(split.pass(network, &down).len(), usize::from(network == from), "{n3} {n6}");

@@ -458,7 +458,7 @@ fn precedence_and_sdf_filters_choose_the_flow() {
     request.create_qers.push(CreateQer { qer_id: QerId(3), qfi: Some(Qfi(5)), ..Default::default() });
     let drop = CreateFar { far_id: FarId(9), apply_action: ApplyAction::DROP, ..Default::default() };
     request.create_fars.push(drop);
-    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW).response;
+    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request.clone(), NOW).response;
     assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
 
     let dns = packet::transport::build_udp((SERVER_V4.into(), 53), (UE_V4.into(), 999), b"answer").unwrap();

@@ -35,7 +35,7 @@ impl World {
     }
 
     fn establish(&mut self, request: &SessionEstablishmentRequest) -> Result<u64, (Cause, Option<u16>)> {
-        let established = self.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request, at(0));
+        let established = self.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request.clone(), at(0));
         let response = established.response;
         match response.up_f_seid {
             Some(f_seid) => Ok(f_seid.seid),
@@ -289,7 +289,7 @@ fn a_traffic_endpoint_stands_for_what_its_pdrs_have_in_common() {
         (pdi.f_teid, pdi.ue_ip_address) = (None, None);
         pdi.traffic_endpoint_id = Some(TrafficEndpointId(endpoint));
     }
-    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, at(0)).response;
+    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request.clone(), at(0)).response;
     assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
     let created = &response.created_traffic_endpoints;
     assert_eq!((created.len(), created[0].id), (1, TrafficEndpointId(1)));

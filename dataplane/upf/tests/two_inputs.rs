@@ -93,8 +93,10 @@ impl World {
         request: &SessionEstablishmentRequest,
         pdrs: [u16; N],
     ) -> (u64, [u32; N]) {
-        let response =
-            self.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request, NtpSeconds(1000)).response;
+        let response = self
+            .sessions
+            .establish(NodeId::Ipv4(GTPU), SMF.into(), request.clone(), NtpSeconds(1000))
+            .response;
         assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
         let teid = |id: u16| {
             let created = response.created_pdrs.iter().find(|created| created.pdr_id == PdrId(id)).unwrap();

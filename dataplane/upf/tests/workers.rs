@@ -100,8 +100,10 @@ impl World {
     fn establish(&mut self) -> (u64, u32) {
         let mut request = establishment(1);
         request.create_qers[0].mbr = None;
-        let response =
-            self.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NtpSeconds(1000)).response;
+        let response = self
+            .sessions
+            .establish(NodeId::Ipv4(GTPU), SMF.into(), request.clone(), NtpSeconds(1000))
+            .response;
         match response.created_pdrs[0].f_teid {
             Some(FTeid::Assigned { teid, .. }) => (response.up_f_seid.unwrap().seid, teid),
             other => panic!("{other:?}"),
@@ -262,7 +264,7 @@ fn counts_are_right_while_the_workers_of_a_session_change() {
     request.create_pdrs[1].pdi.ue_ip_address =
         Some(UeIpAddress { ipv4: Some(UE_V4), destination: true, ..Default::default() });
     let node = NodeId::Ipv4(GTPU);
-    let established = world.sessions.establish(node, SMF.into(), &request, NtpSeconds(1000)).response;
+    let established = world.sessions.establish(node, SMF.into(), request.clone(), NtpSeconds(1000)).response;
     let seid = established.up_f_seid.unwrap().seid;
     let mut second = establishment(1).create_pdrs.swap_remove(1);
     second.pdr_id = PdrId(9);

@@ -125,7 +125,7 @@ impl Effect {
 /// The rules of a new session.
 pub(super) fn establish(
     rules: &mut Rules,
-    request: &SessionEstablishmentRequest,
+    request: SessionEstablishmentRequest,
     tunnels: &mut Allocation<'_>,
     now: Now,
 ) -> Result<Effect, Rejection> {
@@ -159,9 +159,10 @@ pub(super) fn establish(
         let chosen = rules.create_endpoint(endpoint, source, tunnels)?;
         effect.add_endpoint(endpoint.id, chosen, tunnels);
     }
-    for pdr in &request.create_pdrs {
+    for pdr in request.create_pdrs {
+        let (id, f_teid) = (pdr.pdr_id, pdr.pdi.f_teid);
         rules.create_pdr(pdr, tunnels)?;
-        effect.add_pdr(rules, pdr.pdr_id, pdr.pdi.f_teid.as_ref(), tunnels);
+        effect.add_pdr(rules, id, f_teid.as_ref(), tunnels);
     }
     if rules.ethernet && request.pdn_type.is_some_and(|stated| stated != PdnType::Ethernet) {
         return Err(contradiction());
@@ -257,7 +258,7 @@ pub(super) fn modify(
         effect.add_endpoint(endpoint.id, chosen, tunnels);
     }
     for pdr in &request.create_pdrs {
-        rules.create_pdr(pdr, tunnels)?;
+        rules.create_pdr(pdr.clone(), tunnels)?;
         effect.add_pdr(rules, pdr.pdr_id, pdr.pdi.f_teid.as_ref(), tunnels);
     }
     for pdr in &request.update_pdrs {

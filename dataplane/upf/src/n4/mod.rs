@@ -188,11 +188,13 @@ pub async fn serve(config: Arc<Config>, wiring: Wiring) {
         };
         tokio::select! {
             received = burst.receive(&socket) => match received {
-                // Datagrams that have arrived together are answered together.
+                // Datagrams that have arrived together are answered together. Each one's requests are handled
+                // before the next is decoded, so that they use the same memory.
                 Ok(_) => {
                     let now = now();
                     for (from, datagram) in burst.iter() {
                         server.guarded(|server| server.endpoint.handle_datagram(now, from, datagram));
+                        server.handle_events();
                     }
                 }
                 // An ICMP error caused by an earlier datagram; the endpoint's timers handle silent peers.
@@ -377,7 +379,7 @@ impl Server {
                 }
                 let moment = self.moment();
                 let Established { mut response, replaced } =
-                    self.sessions.establish(node_id, peer, &request, moment);
+                    self.sessions.establish(node_id, peer, request, moment);
                 for old in replaced {
                     DELETED.inc();
                     tracing::info!(%peer, seid = old, "session removed: its UE address went to a new one");

@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use packet::gtpu;
 use pfcp::{
-    DestinationInterface, FailedRuleId, OuterHeaderCreation, ShortBytes, SourceInterface,
+    Cause, DestinationInterface, FailedRuleId, OuterHeaderCreation, ShortBytes, SourceInterface, ie,
     network_instance_name,
 };
 
@@ -129,22 +129,47 @@ impl<'a> Networks<'a> {
         self.outer_header(far.destination?, far.outer_header, far.network_instance.as_ref())
     }
 
-    /// The tunnel that an outer header describes.
+    /// The tunnel that an outer header describes. Refused are those into which nothing can be sent.
+    pub fn tunnel_checked(
+        &self,
+        destination: DestinationInterface,
+        header: Option<OuterHeaderCreation>,
+        instance: Option<&ShortBytes>,
+    ) -> Result<Option<OuterHeader>, Rejection> {
+        let Some((teid, peer)) = header.and_then(|header| header.gtpu_endpoint()) else { return Ok(None) };
+        let no_address = Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie::OUTER_HEADER_CREATION);
+        let interface = self.tunnel_to(destination, instance, peer);
+        let interface = interface.map_err(|reason| refusal(reason, no_address))?;
+        let nobody = match peer {
+            IpAddr::V4(peer) => peer.is_broadcast(),
+            // Link-local addresses lack the interface that makes them unique; mapped ones are IPv4.
+            IpAddr::V6(peer) => peer.is_unicast_link_local() || peer.to_ipv4_mapped().is_some(),
+        };
+        // TEID 0 is for signalling (TS 29.281 §5.1).
+        if teid == 0 || nobody || peer.is_unspecified() || peer.is_multicast() {
+            return Err(no_address);
+        }
+        let container = match destination.into() {
+            Side::Access => Container::Downlink,
+            Side::Control => Container::None,
+            Side::Core => Container::Uplink,
+        };
+        Ok(Some(OuterHeader { teid, peer: SocketAddr::new(peer, gtpu::PORT), interface, container }))
+    }
+
+    /// The tunnel that an outer header describes, of rules that have been checked.
     pub fn outer_header(
         &self,
         destination: DestinationInterface,
         header: Option<OuterHeaderCreation>,
         instance: Option<&ShortBytes>,
     ) -> Option<OuterHeader> {
-        let (teid, peer) = header?.gtpu_endpoint()?;
-        let container = match destination.into() {
-            Side::Access => Container::Downlink,
-            Side::Control => Container::None,
-            Side::Core => Container::Uplink,
-        };
-        // FARs without an interface are refused: `Rules::check_destinations`.
-        let interface = self.tunnel_to(destination, instance, peer).ok()?;
-        Some(OuterHeader { teid, peer: SocketAddr::new(peer, gtpu::PORT), interface, container })
+        self.tunnel_checked(destination, header, instance).ok()?
+    }
+
+    /// The tunnel of each FAR, in their order; of rules that have been checked.
+    pub fn tunnels_of(&self, rules: &Rules) -> Vec<Option<OuterHeader>> {
+        rules.fars.values().map(|far| self.tunnel_of(far)).collect()
     }
 
     /// The interface of the data network that a FAR names.
@@ -193,6 +218,15 @@ impl<'a> Networks<'a> {
             (0..self.interfaces.len() as u16).find(|number| carries_frames(self.interfaces, *number));
         frames.filter(|_| ethernet).unwrap_or_else(|| self.interfaces.first_network())
     }
+}
+
+/// Where the rules of a session lead.
+#[derive(Debug)]
+pub(super) struct Destinations {
+    /// The interface of the session's data network: see [`Networks::home`].
+    pub home: u16,
+    /// The tunnel of each FAR, in their order.
+    pub tunnels: Vec<Option<OuterHeader>>,
 }
 
 /// Finds the data networks of a session's UE addresses.

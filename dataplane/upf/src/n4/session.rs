@@ -16,18 +16,18 @@ use pfcp::message::{
     SessionModificationRequest, SessionModificationResponse,
 };
 use pfcp::{
-    ApplyAction, Cause, DestinationInterface, FSeid, FailedRuleId, FqCsid, NodeId, OffendingIe,
-    OuterHeaderCreation, SmReqFlags, UsageReportTrigger, ie,
+    ApplyAction, Cause, DestinationInterface, FSeid, FailedRuleId, FqCsid, NodeId, OffendingIe, SmReqFlags,
+    UsageReportTrigger, ie,
 };
 
 use super::addresses::Addresses;
 use super::changes::{self, Allocation, Effect};
 use super::compile::compile;
 use super::ineffective::Ineffective;
-use super::networks::Networks;
+use super::networks::{Destinations, Networks};
 use super::path::{Paths, Timing};
 use super::rules::urr::Now;
-use super::rules::{Rejection, Rules};
+use super::rules::{PdrRule, Rejection, Rules};
 use super::templates::{Own, Templates};
 use super::usage::{Activity, Notification, Outgoing};
 use crate::config::Config;
@@ -96,6 +96,7 @@ struct Owner {
 /// A request that was applied and found valid, before anything is published.
 struct Checked {
     effect: Effect,
+    destinations: Destinations,
     /// Sessions that must be removed because this one takes over their UE addresses.
     replaced: Vec<u64>,
     /// TEIDs that were allocated for it.
@@ -193,7 +194,7 @@ impl Sessions {
         &mut self,
         node_id: NodeId,
         cp: IpAddr,
-        request: &SessionEstablishmentRequest,
+        request: SessionEstablishmentRequest,
         now: impl Into<Now>,
     ) -> Established {
         let answer = |cause| SessionEstablishmentResponse { node_id, cause, ..Default::default() };
@@ -221,7 +222,7 @@ impl Sessions {
     fn try_establish(
         &mut self,
         cp: IpAddr,
-        request: &SessionEstablishmentRequest,
+        mut request: SessionEstablishmentRequest,
         now: Now,
     ) -> Result<(u64, Effect, Vec<u64>), Rejection> {
         if request.create_pdrs.is_empty() {
@@ -241,6 +242,8 @@ impl Sessions {
         }
         let seid = self.new_seid();
         self.established = seid;
+        let (cp_seid, timer) = (request.cp_f_seid.seid, request.user_plane_inactivity_timer);
+        let sets = std::mem::take(&mut request.fq_csids).into();
         let mut rules = Rules::default();
         // A CP function that assigns an address again has deleted the earlier session with it, and the deletion
         // was lost.
@@ -248,7 +251,7 @@ impl Sessions {
             apply_checked(self.request_context(), seid, Some(cp), (&mut rules, None), |rules, tunnels| {
                 changes::establish(rules, request, tunnels, now)
             })?;
-        let (compiled, ineffective) = match self.publish(seid, &rules) {
+        let (compiled, ineffective) = match self.publish(seid, &rules, &work.destinations) {
             Ok(published) => published,
             Err(rejection) => {
                 give_back(&mut self.writer, &work.taken);
@@ -261,19 +264,19 @@ impl Sessions {
         log_ineffective(seid, &ineffective, &[]);
         let owner = self.owners.entry(cp).or_default();
         owner.sessions += 1;
-        owner.remote.extend(remotes(&rules, &self.interfaces).map(|remote| (remote, seid)));
-        for peer in watched(&rules, &self.interfaces) {
+        let tunnels = &work.destinations.tunnels;
+        owner.remote.extend(remotes(&rules, tunnels).map(|remote| (remote, seid)));
+        for peer in watched(&rules, tunnels) {
             self.paths.join(peer, now.ms);
         }
-        let timer = request.user_plane_inactivity_timer;
         let activity = timer.and_then(|timer| Activity::new(timer.0, Default::default(), now));
         let session = N4Session {
-            cp_seid: request.cp_f_seid.seid,
+            cp_seid,
             cp,
             rules,
             compiled,
             ineffective,
-            sets: request.fq_csids.clone().into(),
+            sets,
             activity,
             notification: Notification::default(),
             addresses: None,
@@ -290,8 +293,13 @@ impl Sessions {
     }
 
     /// Publishes the rules of a new session for the workers, from a template if there is one.
-    fn publish(&mut self, seid: u64, rules: &Rules) -> Result<(Session, Box<[Ineffective]>), Rejection> {
-        let own = Own::new(rules, &self.interfaces);
+    fn publish(
+        &mut self,
+        seid: u64,
+        rules: &Rules,
+        destinations: &Destinations,
+    ) -> Result<(Session, Box<[Ineffective]>), Rejection> {
+        let own = Own::new(rules, destinations);
         if let Some(own) = &own
             && let Some(template) = self.templates.find(own)
         {
@@ -310,14 +318,15 @@ impl Sessions {
     }
 
     fn forget_remotes(&mut self, seid: u64, cp: IpAddr, rules: &Rules) {
+        let tunnels = Networks::of(rules, &self.interfaces).tunnels_of(rules);
         if let Some(owner) = self.owners.get_mut(&cp) {
-            for remote in remotes(rules, &self.interfaces) {
+            for remote in remotes(rules, &tunnels) {
                 if owner.remote.get(&remote) == Some(&seid) {
                     owner.remote.remove(&remote);
                 }
             }
         }
-        for peer in watched(rules, &self.interfaces) {
+        for peer in watched(rules, &tunnels) {
             self.paths.leave(peer);
         }
     }
@@ -405,18 +414,16 @@ impl Sessions {
         }
         session.notification.reset();
         let old = std::mem::take(&mut session.rules);
-        for peer in watched(&rules, &self.interfaces) {
+        let tunnels = &work.destinations.tunnels;
+        for peer in watched(&rules, tunnels) {
             // New peers join before the old rules' peers leave, so that a peer in both is not forgotten in
             // between.
             self.paths.join(peer, now.ms);
         }
         let cp = session.cp;
         self.forget_remotes(seid, cp, &old);
-        self.owners
-            .entry(cp)
-            .or_default()
-            .remote
-            .extend(remotes(&rules, &self.interfaces).map(|remote| (remote, seid)));
+        let owner = self.owners.entry(cp).or_default();
+        owner.remote.extend(remotes(&rules, tunnels).map(|remote| (remote, seid)));
         if let Some(session) = self.sessions.get_mut(&seid) {
             session.rules = rules;
         }
@@ -542,15 +549,16 @@ fn apply_checked(
     let Allocation { writer, mut taken, .. } = allocation;
     let result = changed.and_then(|effect| {
         rules.check()?;
-        rules.check_destinations(interfaces)?;
+        let tunnels = rules.check_destinations(interfaces)?;
         let networks = Networks::of(rules, interfaces);
-        check_far_ends(writer, networks, rules, before)?;
-        let network = interfaces.number(networks.home(rules)?);
-        let instance = network.map_or(0, |interface| interface.instance);
-        Ok((effect, check_addresses(writer, sessions, (seid, instance), replaceable, rules)?))
+        check_far_ends(writer, networks, (rules, &tunnels), before)?;
+        let home = networks.home(rules)?;
+        let instance = interfaces.number(home).map_or(0, |interface| interface.instance);
+        let replaced = check_addresses(writer, sessions, (seid, instance), replaceable, rules)?;
+        Ok((effect, Destinations { home, tunnels }, replaced))
     });
     match result {
-        Ok((effect, replaced)) => {
+        Ok((effect, destinations, replaced)) => {
             // Some may be unused, for instance if one was chosen twice for the same rule.
             let used = if taken.is_empty() { Vec::new() } else { rules.sorted_teids() };
             taken.retain(|teid| {
@@ -560,7 +568,7 @@ fn apply_checked(
                 }
                 used
             });
-            Ok(Checked { effect, replaced, taken })
+            Ok(Checked { effect, destinations, replaced, taken })
         }
         Err(rejection) => {
             give_back(writer, &taken);
@@ -582,12 +590,12 @@ fn give_back(writer: &mut Writer, taken: &[u32]) {
 fn check_far_ends(
     writer: &Writer,
     networks: Networks<'_>,
-    rules: &Rules,
+    (rules, tunnels): (&Rules, &[Option<OuterHeader>]),
     before: Option<&Rules>,
 ) -> Result<(), Rejection> {
     let interfaces = networks.interfaces;
-    let leads_back = |destination: DestinationInterface, header: Option<OuterHeaderCreation>, instance| {
-        let Some(tunnel) = networks.outer_header(destination, header, instance) else { return false };
+    let leads_back = |destination: DestinationInterface, tunnel: Option<OuterHeader>| {
+        let Some(tunnel) = tunnel else { return false };
         let peer = tunnel.peer.ip();
         let own = interfaces.number(tunnel.interface.into()).map(|interface| interface.local().ip());
         let network_here = own.is_some_and(|own| own.is_loopback());
@@ -600,15 +608,16 @@ fn check_far_ends(
                 Receiver::All => true,
             }
     };
-    for (id, far) in rules.fars.iter() {
+    for ((id, far), tunnel) in rules.fars.iter().zip(tunnels) {
         if before.and_then(|before| before.fars.get(id)).is_some_and(|known| Arc::ptr_eq(known, far)) {
             continue;
         }
-        let destination = far.destination.unwrap_or(DestinationInterface::Access);
-        let copies = far.copies.iter().map(|copy| (copy.destination, copy.outer_header, None));
-        let own = (destination, far.outer_header, far.network_instance.as_ref());
-        let mut ways = std::iter::once(own).chain(copies);
-        if ways.any(|(destination, header, instance)| leads_back(destination, header, instance)) {
+        let own = (far.destination.unwrap_or(DestinationInterface::Access), *tunnel);
+        let copies = far.copies.iter().map(|copy| {
+            let to = copy.destination;
+            (to, networks.outer_header(to, copy.outer_header, None))
+        });
+        if std::iter::once(own).chain(copies).any(|(destination, tunnel)| leads_back(destination, tunnel)) {
             let failed_rule = Some(FailedRuleId::Far(id));
             let incorrect = Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie::OUTER_HEADER_CREATION);
             return Err(Rejection { failed_rule, ..incorrect });
@@ -654,23 +663,20 @@ fn log_ineffective(seid: u64, ineffective: &[Ineffective], before: &[Ineffective
     }
 }
 
-/// Remote endpoints to which the rules send.
-pub(super) fn remotes(rules: &Rules, interfaces: &Interfaces) -> impl Iterator<Item = (Peer, u32)> {
-    let networks = Networks::of(rules, interfaces);
-    let used = rules.pdrs.values().filter_map(|pdr| rules.far_of(pdr));
-    let forwarding = used.filter(|far| far.action.contains(ApplyAction::FORW));
-    forwarding.filter_map(move |far| {
-        let tunnel = networks.tunnel_of(far)?;
-        Some((tunnel.far_end(), tunnel.teid))
-    })
+/// Remote endpoints to which the rules send. `tunnels` are those of the FARs, in their order.
+fn remotes(rules: &Rules, tunnels: &[Option<OuterHeader>]) -> impl Iterator<Item = (Peer, u32)> {
+    let forwards =
+        |pdr: &&Arc<PdrRule>| rules.far_of(pdr).is_some_and(|far| far.action.contains(ApplyAction::FORW));
+    let used = rules.pdrs.values().filter(forwards);
+    used.filter_map(|pdr| rules.tunnel_to(pdr, tunnels)).map(|tunnel| (tunnel.far_end(), tunnel.teid))
 }
 
 /// Peers whose paths are watched: gNBs and UPFs, each once for every tunnel to it.
-fn watched(rules: &Rules, interfaces: &Interfaces) -> impl Iterator<Item = Peer> {
-    let networks = Networks::of(rules, interfaces);
-    let forwarding = rules.fars.values().filter(|far| far.action.contains(ApplyAction::FORW));
-    let tunnels = forwarding.filter(|far| {
-        matches!(far.destination, Some(DestinationInterface::Access | DestinationInterface::Core))
+fn watched(rules: &Rules, tunnels: &[Option<OuterHeader>]) -> impl Iterator<Item = Peer> {
+    let forwarding = rules.fars.values().zip(tunnels);
+    let to_users = forwarding.filter(|(far, _)| {
+        far.action.contains(ApplyAction::FORW)
+            && matches!(far.destination, Some(DestinationInterface::Access | DestinationInterface::Core))
     });
-    tunnels.filter_map(move |far| networks.tunnel_of(far).map(|tunnel| tunnel.far_end()))
+    to_users.filter_map(|(_, tunnel)| Some(tunnel.as_ref()?.far_end()))
 }

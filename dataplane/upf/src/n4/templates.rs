@@ -18,9 +18,8 @@ use foldhash::HashMap;
 use foldhash::fast::FixedState;
 
 use super::ineffective::Ineffective;
-use super::networks::Networks;
+use super::networks::Destinations;
 use super::rules::{FarRule, PdrRule, Rules, Table, UrrRule};
-use crate::interfaces::Interfaces;
 use crate::plan::{OuterHeader, Plan};
 use crate::session::Session;
 use crate::tables::Writer;
@@ -60,17 +59,15 @@ pub(super) struct Templates {
 /// The rules of a new session, with the data by which its template is found.
 pub(super) struct Own<'a> {
     rules: &'a Rules,
-    networks: Networks<'a>,
+    destinations: &'a Destinations,
     ue: Ue,
-    /// As in [`Template::network`].
-    network: u16,
     /// Hash of everything that templates are compared by, except UE addresses.
     hash: u64,
 }
 
 impl<'a> Own<'a> {
-    /// `None` for rules of unusual kinds, which are always compiled, and for those that are refused.
-    pub fn new(rules: &'a Rules, interfaces: &'a Interfaces) -> Option<Own<'a>> {
+    /// `None` for rules of unusual kinds, which are always compiled.
+    pub fn new(rules: &'a Rules, destinations: &'a Destinations) -> Option<Own<'a>> {
         let usual = !rules.ethernet && rules.endpoints.is_empty() && rules.pdrs.len() <= MAX_PDRS;
         let usual =
             usual && rules.pdrs.values().map(|pdr| pdr.sdf_filters.len()).sum::<usize>() <= MAX_FILTERS;
@@ -94,10 +91,8 @@ impl<'a> Own<'a> {
             }
             (ue.v4, ue.v6) = (ue.v4.or(pdr.ue.v4), ue.v6.or(v6));
         }
-        let networks = Networks::of(rules, interfaces);
-        let network = networks.home(rules).ok()?;
-        let hash = hash(rules, network);
-        Some(Own { rules, networks, ue, network, hash })
+        let hash = hash(rules, destinations.home);
+        Some(Own { rules, destinations, ue, hash })
     }
 }
 
@@ -111,8 +106,7 @@ impl Particulars for Own<'_> {
     }
 
     fn tunnel(&self, pdr: u16) -> Option<OuterHeader> {
-        let far = self.rules.far_of(self.rules.pdrs.get(pdr)?)?;
-        self.networks.tunnel_of(far)
+        self.rules.tunnel_to(self.rules.pdrs.get(pdr)?, &self.destinations.tunnels)
     }
 }
 
@@ -121,7 +115,7 @@ impl Templates {
     pub fn find(&mut self, own: &Own<'_>) -> Option<&Template> {
         let positions = self.by_hash.get(&own.hash)?;
         let fits = |at: &&usize| {
-            self.all.get(**at).is_some_and(|known| known.network == own.network && known.fits(own))
+            self.all.get(**at).is_some_and(|known| known.network == own.destinations.home && known.fits(own))
         };
         let at = *positions.iter().find(fits)?;
         let template = self.all.get_mut(at)?;
@@ -146,7 +140,7 @@ impl Templates {
             }
         }
         let Some(layout) = writer.learn(session, plan, own) else { return };
-        let (hash, network, rules) = (own.hash, own.network, own.rules.clone());
+        let (hash, network, rules) = (own.hash, own.destinations.home, own.rules.clone());
         let template = Template { hash, used: false, rules, network, named, ineffective, layout };
         let at = if self.all.len() < MAX_TEMPLATES {
             self.all.push(template);

@@ -92,7 +92,7 @@ impl World {
     }
 
     pub fn establish_by(&mut self, request: &SessionEstablishmentRequest) -> (u64, u32, u32) {
-        let response = self.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request, NOW).response;
+        let response = self.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request.clone(), NOW).response;
         assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
         let teid = |id: u16| {
             let created = response.created_pdrs.iter().find(|created| created.pdr_id == PdrId(id)).unwrap();

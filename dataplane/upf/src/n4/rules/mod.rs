@@ -28,9 +28,9 @@ pub use qer::{BarRule, QerRule};
 pub use table::Table;
 pub use urr::{Limits, UrrRule};
 
-use super::networks::{Networks, network_named, refusal};
+use super::networks::{Networks, network_named};
 use crate::interfaces::Interfaces;
-use crate::plan::{Direction, PlanError};
+use crate::plan::{Direction, OuterHeader, PlanError};
 
 /// Most rules of one kind in a session: as many as PDRs have identifiers. Bounds the memory and time that a CP
 /// function can use.
@@ -166,43 +166,29 @@ impl Rules {
     }
 
     /// Checks that there are interfaces for the network instances of FARs, and that packets can be sent from there to
-    /// the far ends of all tunnels.
-    pub fn check_destinations(&self, interfaces: &Interfaces) -> Result<(), Rejection> {
+    /// the far ends of all tunnels. Returns the tunnel of each FAR, in their order.
+    pub fn check_destinations(&self, interfaces: &Interfaces) -> Result<Vec<Option<OuterHeader>>, Rejection> {
         let networks = Networks::of(self, interfaces);
+        let mut tunnels = Vec::with_capacity(self.fars.len());
         for (id, far) in self.fars.iter() {
-            let failed_rule = Some(FailedRuleId::Far(id));
+            let failed = |rejection| Rejection { failed_rule: Some(FailedRuleId::Far(id)), ..rejection };
             let instance = far.network_instance.as_ref();
-            let unknown = Rejection { failed_rule, ..unknown_instance() };
             let leads_to_network =
                 matches!(far.destination, Some(DestinationInterface::Core | DestinationInterface::SgiLan));
             if leads_to_network
                 && far.outer_header.is_none()
                 && instance.is_some_and(|instance| network_named(instance, interfaces).is_none())
             {
-                return Err(unknown);
+                return Err(failed(unknown_instance()));
             }
-            let own = far.outer_header.map(|header| (far.destination, header, instance));
-            let copies = far.copies.iter();
-            let copies = copies.filter_map(|copy| Some((Some(copy.destination), copy.outer_header?, None)));
-            for (destination, header, instance) in own.into_iter().chain(copies) {
-                let Some((teid, peer)) = header.gtpu_endpoint() else { continue };
-                let destination = destination.unwrap_or(DestinationInterface::Access);
-                let no_address = incorrect(ie::OUTER_HEADER_CREATION);
-                networks
-                    .tunnel_to(destination, instance, peer)
-                    .map_err(|reason| Rejection { failed_rule, ..refusal(reason, no_address) })?;
-                let broadcast = peer == IpAddr::V4(std::net::Ipv4Addr::BROADCAST);
-                // Link-local addresses lack the interface that makes them unique; mapped ones are IPv4.
-                let no_route = matches!(peer, IpAddr::V6(peer)
-                    if peer.is_unicast_link_local() || peer.to_ipv4_mapped().is_some());
-                let nobody = peer.is_unspecified() || peer.is_multicast() || broadcast || no_route;
-                // TEID 0 is for signalling (TS 29.281 §5.1).
-                if teid == 0 || nobody {
-                    return Err(Rejection { failed_rule, ..no_address });
-                }
+            let destination = far.destination.unwrap_or(DestinationInterface::Access);
+            let tunnel = networks.tunnel_checked(destination, far.outer_header, instance);
+            tunnels.push(tunnel.map_err(failed)?);
+            for copy in &far.copies {
+                networks.tunnel_checked(copy.destination, copy.outer_header, None).map_err(failed)?;
             }
         }
-        Ok(())
+        Ok(tunnels)
     }
 
     /// Removes PDRs.
@@ -266,11 +252,7 @@ impl Rules {
     /// The local TEIDs of all PDRs, each once, in the order of the first PDR that has it. The order must not
     /// depend on the values, as these are random and compiled sessions are compared.
     pub fn teids(&self) -> Vec<u32> {
-        let of_pdrs = self.pdrs.values().filter_map(|pdr| self.teid_of(pdr));
-        // A traffic endpoint keeps its TEID even if no PDR uses it.
-        let of_endpoints = self.endpoints.values().filter_map(|endpoint| Some(endpoint.tunnel?.teid));
-        let mut teids: Vec<(u32, usize)> =
-            of_pdrs.chain(of_endpoints).enumerate().map(|(at, teid)| (teid, at)).collect();
+        let mut teids: Vec<(u32, usize)> = self.all_teids().zip(0..).collect();
         teids.sort_unstable();
         teids.dedup_by_key(|(teid, _)| *teid);
         teids.sort_unstable_by_key(|(_, at)| *at);
@@ -279,9 +261,16 @@ impl Rules {
 
     /// The local TEIDs of all PDRs and traffic endpoints, each once, in ascending order.
     pub fn sorted_teids(&self) -> Vec<u32> {
-        let mut teids = self.teids();
+        let mut teids: Vec<u32> = self.all_teids().collect();
         teids.sort_unstable();
+        teids.dedup();
         teids
+    }
+
+    fn all_teids(&self) -> impl Iterator<Item = u32> {
+        let of_pdrs = self.pdrs.values().filter_map(|pdr| self.teid_of(pdr));
+        // A traffic endpoint keeps its TEID even if no PDR uses it.
+        of_pdrs.chain(self.endpoints.values().filter_map(|endpoint| Some(endpoint.tunnel?.teid)))
     }
 
     /// The UE addresses by which packets without tunnel find the session, each once.

@@ -15,7 +15,7 @@ use super::{
     FarRule, MAX_FILTERS, MAX_RULES, Rejection, Rules, TunnelAllocator, check_new, check_predefined,
     incorrect, missing, unknown_instance,
 };
-use crate::plan::Direction;
+use crate::plan::{Direction, OuterHeader};
 use crate::routes::Network;
 
 /// A packet detection rule.
@@ -141,6 +141,15 @@ impl Rules {
         self.fars.get(pdr.far_id?).map(|far| &**far)
     }
 
+    /// The tunnel into which the FAR of a PDR sends; `tunnels` are those of the FARs, in their order.
+    pub(in crate::n4) fn tunnel_to(
+        &self,
+        pdr: &PdrRule,
+        tunnels: &[Option<OuterHeader>],
+    ) -> Option<OuterHeader> {
+        *tunnels.get(self.fars.position(pdr.far_id?)?)?
+    }
+
     /// The tunnel of a PDR's packets: its own, or that of its traffic endpoint.
     pub fn tunnel_of(&self, pdr: &PdrRule) -> Option<LocalTunnel> {
         match pdr.endpoint {
@@ -180,7 +189,7 @@ impl Rules {
     /// that.
     pub fn create_pdr(
         &mut self,
-        create: &CreatePdr,
+        create: CreatePdr,
         tunnels: &mut dyn TunnelAllocator,
     ) -> Result<(), Rejection> {
         let id = create.pdr_id.0;
@@ -206,11 +215,11 @@ impl Rules {
             sdf_filters: Vec::new(),
             ethernet_filters: Vec::new(),
             far_id: Some(far_id.0),
-            urr_ids: create.urr_ids.iter().map(|id| id.0).collect(),
-            qer_ids: create.qer_ids.iter().map(|id| id.0).collect(),
+            urr_ids: create.urr_ids.into_iter().map(|id| id.0).collect(),
+            qer_ids: create.qer_ids.into_iter().map(|id| id.0).collect(),
             removal: removal(create.outer_header_removal)?,
         };
-        self.set_pdi(&mut rule, &create.pdi, FailedRuleId::Pdr(id), tunnels)?;
+        self.set_pdi(&mut rule, create.pdi, FailedRuleId::Pdr(id), tunnels)?;
         self.pdrs.insert(id, Arc::new(rule));
         Ok(())
     }
@@ -244,7 +253,7 @@ impl Rules {
             rule.removal = removal(update.outer_header_removal)?;
         }
         if let Some(pdi) = &update.pdi {
-            self.set_pdi(&mut rule, pdi, failed, tunnels)?;
+            self.set_pdi(&mut rule, pdi.clone(), failed, tunnels)?;
         }
         self.pdrs.insert(id, Arc::new(rule));
         Ok(())
@@ -253,7 +262,7 @@ impl Rules {
     fn set_pdi(
         &mut self,
         rule: &mut PdrRule,
-        pdi: &Pdi,
+        mut pdi: Pdi,
         failed: FailedRuleId,
         tunnels: &mut dyn TunnelAllocator,
     ) -> Result<(), Rejection> {
@@ -266,8 +275,8 @@ impl Rules {
         rule.source = pdi.source_interface;
         let ethernet = pdi.ethernet_pdu_session.is_some() || !pdi.ethernet_filters.is_empty();
         self.ethernet |= ethernet;
-        self.set_sdf_filters(rule, pdi, failed)?;
-        self.set_ethernet_filters(rule, pdi, failed)?;
+        self.set_sdf_filters(rule, std::mem::take(&mut pdi.sdf_filters), failed)?;
+        self.set_ethernet_filters(rule, std::mem::take(&mut pdi.ethernet_filters), failed)?;
         rule.qfis = pdi.qfis.iter().map(|qfi| qfi.0).collect();
         let has_tunnel = |id: u8| self.endpoints.get(id).is_some_and(|endpoint| endpoint.tunnel.is_some());
         let tunnel = pdi.f_teid.is_some() || pdi.traffic_endpoint_id.is_some_and(|id| has_tunnel(id.0));
@@ -303,17 +312,17 @@ impl Rules {
                 None => None,
             };
         }
-        rule.ue.framed = framed_routes(pdi)?;
+        rule.ue.framed = framed_routes(&pdi)?;
         Ok(())
     }
 
     fn set_sdf_filters(
         &mut self,
         rule: &mut PdrRule,
-        pdi: &Pdi,
+        filters: Vec<SdfFilter>,
         failed: FailedRuleId,
     ) -> Result<(), Rejection> {
-        rule.sdf_filters = pdi.sdf_filters.clone();
+        rule.sdf_filters = filters;
         for filter in &mut rule.sdf_filters {
             let Some(id) = filter.filter_id else { continue };
             // A filter with an identifier and nothing else stands for the filter sent before with this
@@ -333,11 +342,11 @@ impl Rules {
     fn set_ethernet_filters(
         &mut self,
         rule: &mut PdrRule,
-        pdi: &Pdi,
+        filters: Vec<EthernetPacketFilter>,
         failed: FailedRuleId,
     ) -> Result<(), Rejection> {
         let direction = rule.direction();
-        rule.ethernet_filters = pdi.ethernet_filters.clone();
+        rule.ethernet_filters = filters;
         for filter in &mut rule.ethernet_filters {
             let Some(id) = filter.filter_id else { continue };
             let reference = EthernetPacketFilter { filter_id: Some(id), ..EthernetPacketFilter::default() };

@@ -155,7 +155,7 @@ fn request(kind: u32, of: Of) -> SessionEstablishmentRequest {
 const KINDS: u32 = 1 << 9;
 
 fn establish(sessions: &mut Sessions, request: &SessionEstablishmentRequest) -> u64 {
-    let response = sessions.establish(NodeId::Ipv4(SMF), SMF.into(), request, NOW).response;
+    let response = sessions.establish(NodeId::Ipv4(SMF), SMF.into(), request.clone(), NOW).response;
     assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
     response.up_f_seid.unwrap().seid
 }
