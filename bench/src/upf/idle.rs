@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
 use net::time::{self, Duration};
-use pktio::memory;
+use pktio::{memory, poll};
 
 use super::subscriber::Subscriber;
 use super::traffic::Template;
@@ -45,6 +45,7 @@ pub(super) fn run(run: &mut Run, core: usize) -> anyhow::Result<()> {
         let (took, used) = (start.elapsed(), clock.read()? - before);
         let share = 100.0 * used.as_secs_f64() / took.as_secs_f64();
         run.results.add("idle.cpu".to_owned(), LOAD, DEFAULT_SESSIONS, share);
+        run.results.add("idle.naps_cpu".to_owned(), LOAD, DEFAULT_SESSIONS, naps()?);
         for number in 0..run.plan.low.0 / run.plan.rounds {
             let subscriber = Subscriber((number % DEFAULT_SESSIONS) as u32);
             // Not a multiple of the worker's naps.
@@ -68,6 +69,21 @@ pub(super) fn run(run: &mut Run, core: usize) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The share of a core that a thread takes which does nothing but nap as the worker does: the system's timers and switches.
+fn naps() -> anyhow::Result<f64> {
+    let napping = std::thread::spawn(|| {
+        poll::nap_precisely()?;
+        let clock = Clock(PathBuf::from("/proc/thread-self/schedstat"));
+        let (start, before) = (time::now_std(), clock.read()?);
+        while start.elapsed() < SILENCE {
+            time::sleep_thread(path::NAP);
+        }
+        let (took, used) = (start.elapsed(), clock.read()? - before);
+        Ok(100.0 * used.as_secs_f64() / took.as_secs_f64())
+    });
+    napping.join().unwrap_or_else(|_| anyhow::bail!("a panic while napping"))
 }
 
 /// The processor time of a thread.

@@ -97,6 +97,7 @@ impl Summary<'_> {
     /// A worker whose inputs cannot wake it.
     fn idle(&mut self) {
         self.add("idle_cpu_pct".to_owned(), self.median("idle.cpu"));
+        self.add("idle_naps_cpu_pct".to_owned(), self.median("idle.naps_cpu"));
         self.add("idle_first_packet_us".to_owned(), self.median("idle.first_packet"));
     }
 

@@ -32,7 +32,7 @@ const SPIN: Duration = Duration::from_micros(20);
 const DEAF_SPIN: Duration = Duration::from_millis(2);
 /// Sleep between two looks at inputs that cannot wake the worker. A first packet waits for so long at most; each look
 /// takes some microseconds.
-const NAP: Duration = Duration::from_micros(220);
+pub const NAP: Duration = Duration::from_micros(220);
 /// Sleep while a port has packets that it could not send.
 const RETRY: Duration = Duration::from_millis(1);
 /// Errors in a row after which an input is not read for a while: otherwise its worker would spin.
