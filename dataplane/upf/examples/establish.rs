@@ -138,8 +138,8 @@ fn over_udp(config: Config, requests: &[Vec<u8>]) {
             told.send((socket.local_addr().unwrap(), stop)).unwrap();
             let config = Arc::new(config);
             let tables = Arc::new(Tables::new(&config));
-            let signalling: Vec<Option<Box<dyn pktio::Port>>> =
-                vec![Some(Box::new(pktio::memory::Sink::default()))];
+            let signalling: Vec<Vec<Box<dyn pktio::Port>>> =
+                vec![vec![Box::new(pktio::memory::Sink::default())]];
             serve(config, Wiring { socket, signalling, tables, events, queries, stop: stopped }).await;
         });
     });

@@ -27,6 +27,7 @@ use std::sync::Arc;
 use pktio::af_xdp::{AfXdpError, Memory};
 use pktio::bpf::filter::Select;
 use pktio::capture::{Tap, Taps};
+use pktio::outbox::{self, Outbox};
 use pktio::udp::{GroupError, UdpPort};
 use pktio::{Port, crossing};
 
@@ -123,8 +124,8 @@ pub struct WorkerPorts {
 pub struct Opened {
     /// One per worker.
     pub workers: Vec<WorkerPorts>,
-    /// Ports of the N4 task by number of the interface; `None` for interfaces without tunnels.
-    pub signalling: Vec<Option<Box<dyn Port>>>,
+    /// Ports of the N4 task, by number of the interface: see [`Wiring::signalling`](crate::n4::Wiring::signalling).
+    pub signalling: Vec<Vec<Box<dyn Port>>>,
     /// TUN and TAP devices; they exist as long as this list.
     pub networks: Vec<N6>,
 }
@@ -135,8 +136,8 @@ enum Opening {
     Udp(Vec<UdpPort>),
     Device(N6),
     /// The device and the interface's number on it, with the kernel's socket for the packets in tunnels that AF_XDP does
-    /// not handle.
-    AfXdp(Arc<AfXdp>, usize, Option<UdpPort>),
+    /// not handle, and what others send through each worker's port.
+    AfXdp(Arc<AfXdp>, usize, Option<UdpPort>, Vec<Outbox>),
     /// That the kernel does not know.
     Own(Own),
 }
@@ -181,16 +182,16 @@ pub async fn open(
     };
     let (mut signalling, mut networks) = (Vec::with_capacity(all.len()), Vec::new());
     for opened in all {
-        signalling.push(match opened {
-            Opening::Udp(gtpu) => gtpu.into_iter().next().map(|gtpu| Box::new(gtpu) as Box<dyn Port>),
-            Opening::AfXdp(_, _, Some(gtpu)) => Some(Box::new(gtpu) as Box<dyn Port>),
-            Opening::Own(own) => own.outbox.map(|outbox| Box::new(outbox) as Box<dyn Port>),
-            Opening::AfXdp(_, _, None) => None,
-            Opening::Device(network) => {
-                networks.push(network);
-                None
+        let mut ports: Vec<Box<dyn Port>> = Vec::new();
+        match opened {
+            // The kernel sends what all of them send.
+            Opening::Udp(gtpu) => ports.extend(gtpu.into_iter().next().map(|gtpu| Box::new(gtpu) as _)),
+            Opening::AfXdp(.., outboxes) | Opening::Own(Own { outboxes, .. }) => {
+                ports.extend(outboxes.into_iter().map(|outbox| Box::new(outbox) as _));
             }
-        });
+            Opening::Device(network) => networks.push(network),
+        }
+        signalling.push(ports);
     }
     Ok(Opened { workers, signalling, networks })
 }
@@ -235,7 +236,7 @@ fn open_device(
                 let local = interface.role().has_tunnels().then(|| interface.local());
                 let gtpu = local.map(|local| UdpPort::bind(local, false)).transpose();
                 let gtpu = gtpu.map_err(|error| refused(interface, error))?;
-                Ok(Opening::AfXdp(Arc::clone(&device), member, gtpu))
+                Ok(Opening::AfXdp(Arc::clone(&device), member, gtpu, Vec::new()))
             });
             members.collect()
         }
@@ -259,7 +260,7 @@ impl Opening {
     /// The AF_XDP device, once for all of its interfaces.
     fn af_xdp(&self) -> Option<&Arc<AfXdp>> {
         match self {
-            Opening::AfXdp(device, 0, _) => Some(device),
+            Opening::AfXdp(device, 0, ..) => Some(device),
             Opening::AfXdp(..) | Opening::Udp(_) | Opening::Device(_) | Opening::Own(_) => None,
         }
     }
@@ -300,9 +301,16 @@ impl Opening {
                 None => return Err(no_port()),
             },
             (Opening::Device(network), _) => Box::new(network.tun.queue(worker as usize)),
-            (Opening::AfXdp(device, member, gtpu), Some(memory)) => {
+            (Opening::AfXdp(device, member, gtpu, outboxes), Some(memory)) => {
                 let content = gtpu.as_ref().map_or(Content::Packets, |gtpu| Content::Tunnels(gtpu.share()));
-                Box::new(Queues::open(device, *member, (worker, workers), content, memory)?)
+                let queues = Queues::open(device, *member, (worker, workers), content, memory)?;
+                if gtpu.is_some() {
+                    let (shared, outbox) = outbox::share(queues);
+                    outboxes.push(outbox);
+                    Box::new(shared)
+                } else {
+                    Box::new(queues)
+                }
             }
             (Opening::Own(own), _) => {
                 own.ports.get_mut(worker as usize).and_then(Option::take).ok_or_else(no_port)?

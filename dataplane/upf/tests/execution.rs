@@ -16,7 +16,6 @@ mod world;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use packet::checksum::{Sum, checksum};
 use packet::flow::Flow;
@@ -26,17 +25,13 @@ use packet::transport::{Tcp, build_udp};
 use packet::{ipv4, ipv6, protocol};
 use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::*;
-use pktio::memory::{self, Wire};
 use pktio::{Port, Sent, Vector};
 use support::*;
 use telemetry::DropReason;
-use tokio::sync::{mpsc, watch};
 use upf::interface::Role;
-use upf::n4::Wiring;
 use upf::pipeline::links::{Link, Links};
 use upf::pipeline::mtu::Router;
 use upf::pipeline::{Event, Graph};
-use upf::tables::Tables;
 use world::*;
 
 const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(10, 45, 0, 1);
@@ -706,67 +701,6 @@ fn an_uplink_classifier_serves_several_peers() {
     world.downlink(&direct);
     assert_eq!(world.n3.take(), [down_gpdu(&direct)]);
     world.assert_only_dropped(DropReason::NoPdr, 0);
-}
-
-/// The N4 task without workers, the tables that it writes, and what it sends on N3.
-fn n4_task() -> (tokio::runtime::Runtime, watch::Sender<bool>, Arc<Tables>, Wire, lab::Smf) {
-    let config = Arc::new(config("gw0"));
-    let tables = Arc::new(Tables::new(&config));
-    let (port, wire) = memory::pair(1000);
-    let (stop, stopped) = watch::channel(false);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let socket = runtime.block_on(net::udp::bind("127.0.0.1:0".parse().unwrap())).unwrap();
-    let upf = socket.local_addr().unwrap();
-    let wiring = Wiring {
-        socket,
-        signalling: vec![Some(Box::new(port))],
-        tables: Arc::clone(&tables),
-        events: mpsc::channel(1).1,
-        queries: mpsc::channel(1).1,
-        stop: stopped,
-    };
-    runtime.spawn(upf::n4::serve(config, wiring));
-    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    (runtime, stop, tables, wire, lab::Smf { socket, upf, sequence: 0, started: 100 })
-}
-
-/// End Markers follow the last packet of the old path (TS 23.501 §5.8.2.9): a worker in the middle of a batch may still
-/// send one. The wait for a worker that does not finish its batch ends after a second.
-#[test]
-fn an_end_marker_waits_for_workers_in_the_middle_of_a_batch() {
-    let (runtime, _stop, tables, wire, mut smf) = n4_task();
-    smf.associate(1);
-    let (seid, _) = smf.establish();
-    let gnb = SocketAddr::new(lab::N3_GNB.parse().unwrap(), 2152);
-    let mut switch = |teid| smf.modify(seid, path_switch(teid, gnb.ip()));
-    // The task also sends Echo Requests to its peers.
-    let markers = || {
-        let sent = wire.take().into_iter();
-        sent.filter(|(message, _)| message[1] == gtpu::message_type::END_MARKER).collect::<Vec<_>>()
-    };
-    let marker_within = |seconds| {
-        let start = net::time::now_std();
-        loop {
-            let found = markers();
-            if !found.is_empty() || start.elapsed() > Duration::from_secs(seconds) {
-                return found;
-            }
-            runtime.block_on(async { net::time::sleep(Duration::from_millis(2)).await });
-        }
-    };
-    let marker = |teid| (Signalling::EndMarker { teid, pdu_session: None }.build(), gnb);
-    let mut worker = tables.domain().reader();
-    let inside = worker.enter();
-    switch(5);
-    assert!(markers().is_empty(), "the worker may still send by the old rules");
-    drop(inside);
-    assert_eq!(marker_within(10), [marker(GNB_TEID)]);
-    switch(6);
-    assert_eq!(marker_within(10), [marker(5)], "nobody is inside");
-    let _stuck = worker.enter();
-    switch(7);
-    assert_eq!(marker_within(10), [marker(6)], "after a second");
 }
 
 /// Modifications add more counters and meters than the session had room for; the earlier ones keep their values.

@@ -377,7 +377,7 @@ fn a_far_without_network_instance_leads_to_the_network_of_its_session() {
             let switched =
                 world.sessions.modify(seid, SMF.into(), &path_switch(9, other.into()), NOW).unwrap();
             assert_eq!(switched.response.cause, Cause::ACCEPTED);
-            let markers: Vec<_> = switched.end_markers.iter().map(|tunnel| tunnel.far_end()).collect();
+            let markers: Vec<_> = switched.end_markers.iter().map(|marker| marker.tunnel.far_end()).collect();
             assert_eq!(markers, [Peer { interface: plant as u8, address: GNB.into() }]);
             wires[1].inject(&udp(SERVER_V4.into(), ue.into(), b"down"), gnb());
             world.run(lan);

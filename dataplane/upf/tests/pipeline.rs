@@ -478,7 +478,7 @@ fn path_switches_are_followed_and_released_sessions_forgotten() {
     let request = path_switch(5, new_gnb.ip());
     let modified = world.sessions.modify(seid, SMF.into(), &request, NOW).unwrap();
     assert_eq!(
-        (modified.end_markers[0].teid, modified.end_markers[0].far_end()),
+        (modified.end_markers[0].tunnel.teid, modified.end_markers[0].tunnel.far_end()),
         (GNB_TEID, GNB_PEER),
         "on the old tunnel"
     );

@@ -9,10 +9,10 @@ use pfcp::{
     SmReqFlags, SourceInterface, TrafficEndpointId, UsageReport, UsageReportTrigger, ie,
 };
 
+use super::end_markers::{self, EndMarker};
 use super::networks::{Networks, network_named, refusal};
 use super::rules::urr::{Now, Reading};
 use super::rules::{LocalTunnel, MAX_RULES, Rejection, Rules, TunnelAllocator};
-use crate::plan::OuterHeader;
 use crate::tables::Writer;
 
 /// Allocates TEIDs for one request; TEIDs that are not kept are released.
@@ -99,8 +99,8 @@ pub(super) struct Effect {
     pub created: Vec<CreatedPdr>,
     pub endpoints: Vec<CreatedTrafficEndpoint>,
     pub reports: Vec<UsageReport>,
-    /// Tunnels into which End Markers must be sent.
-    pub end_markers: Vec<OuterHeader>,
+    /// End Markers that must be sent.
+    pub end_markers: Vec<EndMarker>,
 }
 
 impl Effect {
@@ -203,10 +203,10 @@ fn contradiction() -> Rejection {
     Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie::ETHERNET_PDU_SESSION_INFORMATION)
 }
 
-/// Changes the rules of a session: first removals, then new and changed rules, then queries. `reading` returns
-/// the counters of a URR in the packet path.
+/// Changes the rules of a session, a copy of those `before`: first removals, then new and changed rules, then queries.
+/// `reading` returns the counters of a URR in the packet path.
 pub(super) fn modify(
-    rules: &mut Rules,
+    (rules, before): (&mut Rules, &Rules),
     request: &SessionModificationRequest,
     tunnels: &mut Allocation<'_>,
     reading: &dyn Fn(u32) -> Reading,
@@ -231,7 +231,10 @@ pub(super) fn modify(
     }
     for far in &request.update_fars {
         let old = rules.update_far(far)?;
-        effect.end_markers.extend(old.and_then(|old| tunnels.networks.tunnel_of(&old)));
+        if let Some(tunnel) = old.and_then(|old| tunnels.networks.tunnel_of(&old)) {
+            let worker = end_markers::sender(before, far.far_id.0, tunnels.writer.workers());
+            effect.end_markers.push(EndMarker { tunnel, worker });
+        }
     }
     for qer in &request.create_qers {
         rules.create_qer(qer)?;

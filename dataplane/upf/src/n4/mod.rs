@@ -4,7 +4,7 @@
 //! there is nothing to lock. `associations` decides which CP functions are served. [`rules`] holds the rules
 //! that they sent. [`compile`] turns rules into the form that workers execute; `templates` spares this for most
 //! sessions. [`session`] does both atomically. [`usage`] finds what must be reported, and `reports` repeats
-//! reports until they arrive. [`path`] watches GTP-U peers. `defects` bounds the damage of a panic. This file
+//! reports until they arrive. [`path`] watches GTP-U peers. [`end_markers`] end old paths. `defects` bounds the damage of a panic. This file
 //! receives and sends messages.
 
 pub mod addresses;
@@ -12,6 +12,7 @@ mod associations;
 mod changes;
 pub mod compile;
 mod defects;
+pub mod end_markers;
 pub mod indications;
 pub mod ineffective;
 mod networks;
@@ -43,12 +44,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::config::Config;
 use crate::interface::Role;
 use crate::pipeline::Event as PacketEvent;
-use crate::plan::{OuterHeader, Peer};
+use crate::plan::Peer;
 use crate::random;
 use crate::tables::Tables;
 use addresses::Address;
 use associations::Associations;
 use defects::Defects;
+use end_markers::EndMarker;
 use indications::Indications;
 use path::Timing;
 use rcu::Queue;
@@ -62,12 +64,6 @@ pub const PFCP_PORT: u16 = 8805;
 const DATAGRAM: usize = 65_535;
 /// Sessions whose timers are handled before datagrams get their turn again.
 const MAX_TIMERS: usize = 256;
-/// Interval of checks whether all readers of the old rules have finished, while an End Marker waits.
-const END_MARKER_POLL: Duration = Duration::from_millis(1);
-/// After this time an End Marker is sent in any case.
-const END_MARKER_MAX_MS: u64 = 1000;
-/// Most path switches whose End Markers wait.
-const MAX_END_MARKERS: usize = 65_536;
 
 /// Values of the Destination Interface (§8.2.24).
 const ACCESS: u8 = 0;
@@ -109,8 +105,9 @@ pub enum Query {
 pub struct Wiring {
     /// N4 socket.
     pub socket: UdpSocket,
-    /// Ports for End Markers and path management, by number of the interface; `None` without tunnels.
-    pub signalling: Vec<Option<Box<dyn Port>>>,
+    /// Ports for End Markers and path management, by number of the interface: one that sends behind the packets of each
+    /// worker, or only one; none without tunnels.
+    pub signalling: Vec<Vec<Box<dyn Port>>>,
     /// Tables of the workers.
     pub tables: Arc<Tables>,
     /// Events from packets.
@@ -129,10 +126,11 @@ struct Server {
     associations: Associations,
     node_id: NodeId,
     recovery_time_stamp: NtpSeconds,
-    signalling: Vec<Option<Box<dyn Port>>>,
-    end_marker: Vector,
+    signalling: Vec<Vec<Box<dyn Port>>>,
+    /// The GTP-U message that is being sent.
+    message: Vector,
     /// End Markers that wait until workers have finished their batches, with the time of the request.
-    end_markers: Queue<(u64, Vec<OuterHeader>)>,
+    end_markers: Queue<(u64, Vec<EndMarker>)>,
     reports: Reports,
     indications: Indications,
     /// Datagrams for the next system call.
@@ -164,7 +162,7 @@ pub async fn serve(config: Arc<Config>, wiring: Wiring) {
         node_id,
         recovery_time_stamp,
         signalling,
-        end_marker: Vector::new(1, 64),
+        message: Vector::new(1, 64),
         end_markers,
         reports: Reports::default(),
         indications: Indications::new(Timing::default(), random::secret()),
@@ -246,7 +244,7 @@ impl Server {
         let own =
             [self.sessions.next_timeout(), paths, self.indications.next_ms()].into_iter().flatten().min();
         let own = own.map(|ms| self.epoch + Duration::from_millis(ms));
-        let marker = (!self.end_markers.is_empty()).then(|| now() + END_MARKER_POLL);
+        let marker = (!self.end_markers.is_empty()).then(|| now() + end_markers::POLL);
         let next = own.into_iter().chain(self.endpoint.poll_timeout()).chain(marker).min();
         next.max(self.defects.rest_until.filter(|_| next.is_some()))
     }
@@ -446,42 +444,19 @@ impl Server {
         }
     }
 
-    /// Sends End Markers into the tunnels of the old path after a path switch (TS 23.501 §5.8.2.9), once nobody
-    /// holds a packet any more that the old rules send there. So the End Markers follow the last packet, where both leave
-    /// through one queue: with several workers on DPDK the card may send them before the last packets of another queue.
-    fn send_end_markers(&mut self, headers: Vec<OuterHeader>, now_ms: u64) {
-        if headers.is_empty() {
-            return;
-        }
-        self.end_markers.push((now_ms, headers));
-        self.flush_end_markers(now_ms);
-    }
-
-    fn flush_end_markers(&mut self, now_ms: u64) {
-        while let Some((_, headers)) = self.due_end_markers(now_ms) {
-            for header in headers {
-                let message = Signalling::EndMarker { teid: header.teid, pdu_session: None };
-                self.send_gtpu(header.far_end(), &message);
-            }
-        }
-    }
-
-    /// The next End Markers that may be sent, or have waited for too long: a worker that died in the middle of a
-    /// batch must not delay them for ever.
-    fn due_end_markers(&mut self, now_ms: u64) -> Option<(u64, Vec<OuterHeader>)> {
-        let (since_ms, _) = self.end_markers.front()?;
-        let waited = now_ms.saturating_sub(*since_ms) >= END_MARKER_MAX_MS;
-        if waited || self.end_markers.len() > MAX_END_MARKERS {
-            return self.end_markers.pop();
-        }
-        self.end_markers.pop_passed()
-    }
-
+    /// Sends a message to a GTP-U peer.
     fn send_gtpu(&mut self, peer: Peer, message: &Signalling) {
-        let Some(Some(port)) = self.signalling.get_mut(usize::from(peer.interface)) else { return };
-        self.end_marker.clear();
-        if self.end_marker.push(&message.build(), SocketAddr::new(peer.address, gtpu::PORT)) {
-            let sent = port.transmit(&mut self.end_marker, &[0]);
+        self.send_gtpu_behind(0, peer, message);
+    }
+
+    /// The same, behind the packets that the worker with this number has sent.
+    fn send_gtpu_behind(&mut self, worker: u32, peer: Peer, message: &Signalling) {
+        let Some(ports) = self.signalling.get_mut(usize::from(peer.interface)) else { return };
+        let at = if ports.len() > worker as usize { worker as usize } else { 0 };
+        let Some(port) = ports.get_mut(at) else { return };
+        self.message.clear();
+        if self.message.push(&message.build(), SocketAddr::new(peer.address, gtpu::PORT)) {
+            let sent = port.transmit(&mut self.message, &[0]);
             if sent.packets == 0 {
                 tracing::debug!(?peer, "GTP-U signalling not sent");
             }

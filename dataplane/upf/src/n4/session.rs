@@ -23,6 +23,7 @@ use pfcp::{
 use super::addresses::Addresses;
 use super::changes::{self, Allocation, Effect};
 use super::compile::compile;
+use super::end_markers::EndMarker;
 use super::ineffective::Ineffective;
 use super::networks::{Destinations, Networks};
 use super::path::{Paths, Timing};
@@ -119,8 +120,8 @@ pub struct Modified {
     pub cp_seid: u64,
     /// Response.
     pub response: SessionModificationResponse,
-    /// Tunnels into which End Markers must be sent.
-    pub end_markers: Vec<OuterHeader>,
+    /// End Markers that must be sent.
+    pub end_markers: Vec<EndMarker>,
     /// A report to send after the response: limits that had been reached already.
     pub report: Option<Outgoing>,
 }
@@ -392,7 +393,7 @@ impl Sessions {
         };
         let work =
             apply_checked(context, seid, None, (&mut rules, Some(&session.rules)), |rules, tunnels| {
-                changes::modify(rules, request, tunnels, &reading, now)
+                changes::modify((rules, &session.rules), request, tunnels, &reading, now)
             })?;
         let session = self.sessions.get_mut(&seid).ok_or(not_found)?;
         let published = compile(seid, &rules, &self.interfaces).and_then(|(plan, ineffective)| {

@@ -1,8 +1,8 @@
 //! Interfaces that the kernel does not know, by DPDK or memif.
 //!
 //! Addresses, routers, VLAN and MTU are those of the configuration; the UPF itself does ARP and neighbour
-//! discovery and answers pings ([`Resolver`]). Each worker has a queue of its own, and all share the neighbours. Packets that
-//! the N4 task sends into tunnels leave through the first worker ([`outbox`]).
+//! discovery and answers pings ([`Resolver`]). Each worker has a queue of its own, and all share the neighbours. Messages of
+//! the N4 task to GTP-U peers leave through a worker ([`outbox`]), behind the packets that it has sent.
 
 use std::io;
 
@@ -23,8 +23,8 @@ use crate::interfaces::Interface;
 pub struct Own {
     /// The port of each worker, until it has got it.
     pub ports: Vec<Option<Box<dyn Port>>>,
-    /// Through which others send into tunnels.
-    pub outbox: Option<Outbox>,
+    /// Through which others send into tunnels: one for each worker.
+    pub outboxes: Vec<Outbox>,
 }
 
 /// MTU of a device with these interfaces.
@@ -71,7 +71,7 @@ impl Own {
         let tap = tap(interface, taps);
         let resolver = Resolver::new(&config.addresses, &config.gateways);
         let routing = |error| routing(interface, error);
-        let mut own = Own { ports: Vec::new(), outbox: None };
+        let mut own = Own { ports: Vec::new(), outboxes: Vec::new() };
         for frames in queues {
             let frames = Tapped::new(frames, tap.clone());
             let neighbours = Neighbours::Own(Box::new(resolver.share()));
@@ -80,13 +80,9 @@ impl Own {
             } else {
                 let stack =
                     UdpStack::new(frames, interface.local(), config.vlan, neighbours).map_err(routing)?;
-                if own.outbox.is_none() {
-                    let (shared, outbox) = outbox::share(stack);
-                    own.outbox = Some(outbox);
-                    Box::new(shared)
-                } else {
-                    Box::new(stack)
-                }
+                let (shared, outbox) = outbox::share(stack);
+                own.outboxes.push(outbox);
+                Box::new(shared)
             };
             own.ports.push(Some(port));
         }

@@ -199,6 +199,11 @@ impl Writer {
         self.region = region;
     }
 
+    /// The number of workers that share each interface.
+    pub(crate) fn workers(&self) -> u32 {
+        self.tables.workers()
+    }
+
     /// Allocates a TEID for an interface.
     pub fn allocate(&mut self, interface: u8) -> Option<u32> {
         let teid = self.teids.allocate(interface, |teid| !self.assigned.contains_key(&teid))?;

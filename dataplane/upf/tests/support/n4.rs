@@ -51,7 +51,7 @@ impl Upf {
         let (stop, stopped) = watch::channel(false);
         let tables = Arc::new(Tables::new(&config));
         let mailbox = tables.mailbox();
-        let signalling = vec![Some(Box::new(port) as Box<dyn Port>)];
+        let signalling = vec![vec![Box::new(port) as Box<dyn Port>]];
         let wiring =
             Wiring { socket, signalling, tables: Arc::clone(&tables), events, queries, stop: stopped };
         let task = tokio::spawn(serve(config, wiring));
