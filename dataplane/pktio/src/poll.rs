@@ -1,16 +1,19 @@
 //! Sleeping until something happens: epoll over ports, and an eventfd to be woken by.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
-use nix::sched::CpuSet;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
+use nix::unistd::Pid;
 
 /// Token of the eventfd; callers' tokens are below.
 const WAKE: u64 = u64::MAX;
@@ -76,15 +79,40 @@ pub fn nap_precisely() -> io::Result<()> {
 
 /// Numbers of the cores on which this process may run.
 pub fn cores() -> io::Result<Vec<usize>> {
-    let all = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0))?;
+    let all = sched_getaffinity(THIS)?;
     Ok((0..CpuSet::count()).filter(|core| all.is_set(*core).unwrap_or(false)).collect())
 }
 
+thread_local! {
+    /// The cores of a thread before [`stay_on`].
+    static BEFORE: Cell<Option<CpuSet>> = const { Cell::new(None) };
+}
+
+/// The calling thread.
+const THIS: Pid = Pid::from_raw(0);
+
 /// Lets the calling thread run on one core only.
 pub fn stay_on(core: usize) -> io::Result<()> {
+    let before = sched_getaffinity(THIS)?;
     let mut only = CpuSet::new();
     only.set(core)?;
-    Ok(nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &only)?)
+    sched_setaffinity(THIS, &only)?;
+    BEFORE.set(BEFORE.get().or(Some(before)));
+    Ok(())
+}
+
+/// Starts a thread that may run wherever the calling one could before [`stay_on`]: the core of a thread that stays on it is
+/// for that thread alone.
+pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let cores = BEFORE.get();
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        if let Some(cores) = cores
+            && let Err(error) = sched_setaffinity(THIS, &cores)
+        {
+            tracing::warn!(%error, "a thread stays on the core of another one");
+        }
+        work();
+    })
 }
 
 /// The result of [`Poller::wait`].
@@ -171,5 +199,22 @@ mod tests {
         assert_eq!(tokens, [7]);
         poller.remove(event.as_fd()).unwrap();
         poller.wait(Some(0), |_| panic!("it was removed")).unwrap();
+    }
+
+    #[test]
+    fn a_thread_of_one_that_stays_on_its_core_may_run_on_all() {
+        let before = cores().unwrap();
+        std::thread::spawn(move || {
+            for core in [before[0], before[before.len() - 1]] {
+                stay_on(core).unwrap();
+                assert_eq!(cores().unwrap(), [core]);
+                let (told, cores_of_new) = std::sync::mpsc::channel();
+                let new = spawn("new", move || told.send(cores().unwrap()).unwrap()).unwrap();
+                assert_eq!(cores_of_new.recv().unwrap(), before);
+                new.join().unwrap();
+            }
+        })
+        .join()
+        .unwrap();
     }
 }

@@ -27,7 +27,7 @@ use super::header::Version;
 use super::netlink::{Neighbour, Netlink, Route};
 use super::routes::{self, Found, Hosts, Near, Number, Rank, Routes, Via};
 use super::{NextHop, new_version};
-use crate::poll::{Poller, Waker};
+use crate::poll::{self, Poller, Waker};
 use crate::vlan::Tags;
 
 /// How often neighbours in use are confirmed. The kernel takes an entry for reachable for some 30 s.
@@ -167,7 +167,7 @@ impl KernelTables {
         let waker = poller.waker();
         let follower =
             Follower { interface, netlink, events, poller, shared: Arc::clone(&shared), confirm_every };
-        let thread = std::thread::Builder::new().name("pktio-neigh".into()).spawn(move || follower.run())?;
+        let thread = poll::spawn("pktio-neigh", move || follower.run())?;
         Ok(KernelTables { shared, waker, thread: Some(thread) })
     }
 
