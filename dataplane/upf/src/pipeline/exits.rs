@@ -197,15 +197,51 @@ impl Events {
     #[inline]
     pub fn retry(&mut self) {
         if !self.unsent.is_empty() {
-            let sent = self.unsent.iter().take_while(|event| self.sender.try_send((*event).clone()).is_ok());
-            let sent = sent.count();
-            self.unsent.drain(..sent);
+            self.send_unsent();
         }
+    }
+
+    #[cold]
+    fn send_unsent(&mut self) {
+        if self.sender.is_closed() {
+            // The N4 task has ended, and nobody will ever take them.
+            self.unsent.clear();
+        }
+        let sent = self.unsent.iter().take_while(|event| self.sender.try_send((*event).clone()).is_ok());
+        let sent = sent.count();
+        self.unsent.drain(..sent);
     }
 
     /// When they are to be tried again.
     #[inline]
     pub fn next_retry_ns(&self, now_ns: u64) -> Option<u64> {
         (!self.unsent.is_empty()).then_some(now_ns + EVENT_RETRY_NS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Events wait for a task that is busy, and not for one that has ended: a worker would wake for them for ever.
+    #[test]
+    fn unsent_events_end_with_the_task() {
+        let (sender, mut receiver) = mpsc::channel(1);
+        let mut events = Events::new(sender);
+        let event = |seid| Event::DownlinkData { seid, pdr: 1 };
+        (1..=3).for_each(|seid| events.send(event(seid)));
+        assert_eq!(events.next_retry_ns(7), Some(7 + EVENT_RETRY_NS));
+        for seid in 1..=2 {
+            assert!(
+                matches!(receiver.try_recv(), Ok(Event::DownlinkData { seid: came, .. }) if came == seid)
+            );
+            events.retry();
+        }
+        assert_eq!(events.next_retry_ns(7), None, "all are sent");
+        events.send(event(4));
+        assert!(events.next_retry_ns(7).is_some());
+        drop(receiver);
+        events.retry();
+        assert_eq!(events.next_retry_ns(7), None);
     }
 }
