@@ -58,6 +58,11 @@ impl Default for Peers {
 }
 
 impl Peers {
+    /// Whether the kernel has given the addresses for the table.
+    pub fn has_addresses(&self) -> bool {
+        self.slots.has_addresses()
+    }
+
     fn writer(&self) -> MutexGuard<'_, Writer<Entry>> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }

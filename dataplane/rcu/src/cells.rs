@@ -30,6 +30,11 @@ impl<T: Send + Sync + 'static> Cells<T> {
         Cells { domain: domain.clone(), values, len, _owns: PhantomData }
     }
 
+    /// Whether the kernel has given the addresses for the values.
+    pub fn has_addresses(&self) -> bool {
+        self.values.has_addresses()
+    }
+
     /// The cell with this number; `None` where there is no memory yet.
     #[inline(always)]
     fn cell(&self, number: usize) -> Option<&PlainPtr<T>> {

@@ -50,6 +50,11 @@ impl<T> Chunks<T> {
         Chunks { first, len: AtomicUsize::new(0), most, reserved }
     }
 
+    /// Whether the kernel has given the addresses.
+    pub(crate) fn has_addresses(&self) -> bool {
+        !self.first.is_null()
+    }
+
     /// Pointer to the value with this number; null when it has no memory yet.
     #[inline(always)]
     pub(crate) fn at(&self, number: usize) -> *mut T {
@@ -102,6 +107,14 @@ impl<T> Drop for Chunks<T> {
             unsafe { libc::munmap(self.reserved, (self.most + 1) * CHUNK_BYTES) };
         }
     }
+}
+
+/// Octets of addresses that this process may have (RLIMIT_AS); `None` without limit. Tables reserve many more than they use.
+pub fn address_limit() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the pointer is to a value of the right type.
+    unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
+    (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
 /// Prefetches a cache line.

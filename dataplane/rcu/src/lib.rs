@@ -37,6 +37,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::AtomicU32 as PlainU32;
 
 pub use cells::Cells;
+pub use chunks::address_limit;
 use chunks::{CHUNK_BYTES, CHUNKS, Chunks, prefetch};
 pub use grace::{Domain, Guard, Queue, Reader, SOURCES, Source, Ticket, TooManySources};
 pub use lines::{Line, Lines, Memory, Region, RegionError};
@@ -221,6 +222,11 @@ pub struct Slots<T> {
 }
 
 impl<T: Copy + Send + Sync + 'static> Slots<T> {
+    /// Whether the kernel has given the addresses for the slots and their blocks.
+    pub fn has_addresses(&self) -> bool {
+        self.chunks.has_addresses() && self.arena.chunks.has_addresses()
+    }
+
     /// Number of slots.
     #[inline]
     pub fn capacity(&self) -> usize {

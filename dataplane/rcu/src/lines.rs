@@ -114,6 +114,11 @@ impl Lines {
     /// The unit in which regions grow. A contiguous run of lines lies in one.
     pub const CHUNK: usize = Chunks::<Line>::LEN;
 
+    /// Whether the kernel has given the addresses for lines in this process's own memory.
+    pub fn has_addresses(&self) -> bool {
+        self.own.has_addresses()
+    }
+
     /// Adds a region, for as long as `self` lives.
     ///
     /// # Errors

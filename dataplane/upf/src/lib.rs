@@ -86,12 +86,31 @@ pub enum StartError {
     /// The machine's addresses, which UEs must not reach, could not be listed.
     #[error("cannot list this machine's addresses: {0}")]
     Addresses(io::Error),
+    /// The tables cannot reserve their addresses.
+    #[error(
+        "the user plane cannot reserve addresses for its tables; {0}, set it to unlimited (`ulimit -v unlimited`, or \
+         LimitAS=infinity of systemd): only what sessions need becomes memory"
+    )]
+    NoAddresses(AddressLimit),
     /// The cores of the configuration cannot be used.
     #[error("upf.workers.cores: {0}")]
     Cores(String),
     /// A thread could not be started.
     #[error("cannot start the user plane: {0}")]
     Worker(io::Error),
+}
+
+/// Octets of addresses that this process may have, if there is a limit.
+#[derive(Debug)]
+pub struct AddressLimit(Option<u64>);
+
+impl std::fmt::Display for AddressLimit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(octets) => write!(f, "the limit of addresses (RLIMIT_AS) is {} MB", octets >> 20),
+            None => f.write_str("the kernel gives no reason; if there is a limit of addresses (RLIMIT_AS)"),
+        }
+    }
 }
 
 /// A running UPF. Dropping it stops it; [`Upf::stop`] also waits.
@@ -128,6 +147,9 @@ pub async fn start_captured(config: Config, taps: Option<Taps>) -> Result<Upf, S
     config.workers.check_cores().map_err(StartError::Cores)?;
     let config = Arc::new(config);
     let tables = Arc::new(Tables::new(&config));
+    if !tables.has_addresses() {
+        return Err(StartError::NoAddresses(AddressLimit(rcu::address_limit())));
+    }
     let interfaces = Arc::clone(tables.interfaces());
     let opened = ports::open(&config, &interfaces, taps.as_ref()).await?;
     let guard = Arc::new(Guard::new(&config, []));

@@ -309,6 +309,19 @@ impl Tables {
         self.workers.store(workers.max(1), Ordering::Relaxed);
     }
 
+    /// Whether the kernel has given the addresses that all tables reserve. Without them there is no room for sessions.
+    pub fn has_addresses(&self) -> bool {
+        let pools = |keys: &Keys| {
+            let v4 = keys.pools_v4.iter().map(|pool| &pool.slots);
+            v4.chain(keys.pools_v6.iter().map(|pool| &pool.slots)).all(Slots::has_addresses)
+        };
+        self.keys.iter().all(|keys| keys.teids.has_addresses() && pools(keys))
+            && [&self.sparse, &self.stations].into_iter().all(Slots::has_addresses)
+            && self.policies.has_addresses()
+            && self.lines.has_addresses()
+            && self.peers.has_addresses()
+    }
+
     /// The number of workers that share each interface.
     fn workers(&self) -> u32 {
         self.workers.load(Ordering::Relaxed)
