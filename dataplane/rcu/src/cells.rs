@@ -18,6 +18,19 @@ pub struct Cells<T> {
     _owns: PhantomData<T>,
 }
 
+/// Cells under a guard of their domain.
+pub struct View<'g, T>(&'g Cells<T>);
+
+impl<'g, T: Send + Sync + 'static> View<'g, T> {
+    /// The value with this number, borrowed for the lifetime of the guard.
+    #[inline(always)]
+    pub fn get(&self, number: usize) -> Option<&'g T> {
+        // SAFETY: a pointer in a cell is null or comes from a box. `store` drops the box only after a grace period that
+        // began after the pointer was replaced, and that period does not end while the guard exists.
+        unsafe { self.0.cell(number)?.load(Ordering::Acquire).as_ref() }
+    }
+}
+
 // SAFETY: the cells hand out `&T` in several threads and move `T` to the thread that drops it.
 unsafe impl<T: Send + Sync> Sync for Cells<T> {}
 // SAFETY: as above.
@@ -42,15 +55,16 @@ impl<T: Send + Sync + 'static> Cells<T> {
         unsafe { self.values.get(number) }
     }
 
+    /// The values as a reader with this guard sees them; `None` if the guard is of another domain.
+    #[inline(always)]
+    pub fn view<'g>(&'g self, guard: &'g Guard<'_>) -> Option<View<'g, T>> {
+        guard.of(&self.domain).then_some(View(self))
+    }
+
     /// The value with this number, borrowed for the lifetime of the guard.
     #[inline(always)]
     pub fn load<'g>(&'g self, guard: &'g Guard<'_>, number: usize) -> Option<&'g T> {
-        if !guard.of(&self.domain) {
-            return None;
-        }
-        // SAFETY: a pointer in a cell is null or comes from a box. `store` drops the box only after a grace period that
-        // began after the pointer was replaced, and that period does not end while the guard exists.
-        unsafe { self.cell(number)?.load(Ordering::Acquire).as_ref() }
+        self.view(guard)?.get(number)
     }
 
     /// Replaces a value; `false`, and `value` is dropped, where there is no such cell or no memory. For one thread at a time.

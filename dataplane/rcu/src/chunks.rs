@@ -61,6 +61,17 @@ impl<T> Chunks<T> {
         if number < self.len.load(Ordering::Acquire) { self.first.wrapping_add(number) } else { null_mut() }
     }
 
+    /// Pointer to a value that has been written.
+    ///
+    /// # Safety
+    /// The value with this number has memory.
+    #[inline(always)]
+    pub(crate) unsafe fn written(&self, number: usize) -> NonNull<T> {
+        debug_assert!(number < self.len.load(Ordering::Acquire));
+        // SAFETY: the place is within the array's memory, which is not at address zero.
+        unsafe { NonNull::new_unchecked(self.first.wrapping_add(number)) }
+    }
+
     /// The value with this number; `None` when it has no memory yet.
     ///
     /// # Safety

@@ -32,11 +32,11 @@ mod ring;
 mod sleep;
 
 use std::marker::PhantomData;
-use std::ptr::null_mut;
+use std::ptr::{NonNull, null_mut};
 // The model checker's atomics cannot be used in memory that starts as zeros.
 use std::sync::atomic::AtomicU32 as PlainU32;
 
-pub use cells::Cells;
+pub use cells::{Cells, View};
 pub use chunks::address_limit;
 use chunks::{CHUNK_BYTES, CHUNKS, Chunks, prefetch};
 pub use grace::{Domain, Guard, Queue, Reader, SOURCES, Source, Ticket, TooManySources};
@@ -286,16 +286,17 @@ impl<'t, T: Copy + Send + Sync + 'static> Place<'t, T> {
         if value == 0 || !guard.of(&self.arena.domain) {
             return None;
         }
-        let first = self.arena.chunks.at((value & POSITION) as usize);
+        // SAFETY: the writer wrote a block of this class at this position, which therefore has memory, before it stored
+        // the slot (release; acquire here).
+        let first = unsafe { self.arena.chunks.written((value & POSITION) as usize) };
         let len = len_of(value >> POSITION_BITS);
-        prefetch(first);
+        prefetch(first.as_ptr());
         if size_of::<T>() * len > 64 {
-            prefetch(first.cast::<u8>().wrapping_add(64));
+            prefetch(first.as_ptr().cast::<u8>().wrapping_add(64));
         }
-        // SAFETY: the writer wrote a block of this class at this position before it stored the slot (release;
-        // acquire here). It writes there again only after a grace period, which does not end while the guard
+        // SAFETY: as above. The writer writes there again only after a grace period, which does not end while the guard
         // exists.
-        Some(unsafe { std::slice::from_raw_parts(first, len) })
+        Some(unsafe { NonNull::slice_from_raw_parts(first, len).as_ref() })
     }
 }
 

@@ -280,7 +280,7 @@ fn readers_never_see_half_a_block() {
 
 /// Chunks of zeros, as somebody else would provide them.
 struct Borrowed {
-    lines: std::ptr::NonNull<[Line]>,
+    lines: NonNull<[Line]>,
     layout: std::alloc::Layout,
     dropped: Arc<std::sync::atomic::AtomicBool>,
 }
@@ -292,7 +292,7 @@ unsafe impl Sync for Borrowed {}
 
 // SAFETY: the memory is freed when the value is dropped.
 unsafe impl Memory for Borrowed {
-    fn lines(&self) -> std::ptr::NonNull<[Line]> {
+    fn lines(&self) -> NonNull<[Line]> {
         self.lines
     }
 }
@@ -303,12 +303,8 @@ impl Borrowed {
         let layout = std::alloc::Layout::from_size_align(count * 64, align).expect("short");
         // SAFETY: the layout has a length.
         let memory = unsafe { std::alloc::alloc_zeroed(layout) };
-        let first = std::ptr::NonNull::new(memory).expect("there is memory").cast::<Line>();
-        Borrowed {
-            lines: std::ptr::NonNull::slice_from_raw_parts(first, count),
-            layout,
-            dropped: Arc::default(),
-        }
+        let first = NonNull::new(memory).expect("there is memory").cast::<Line>();
+        Borrowed { lines: NonNull::slice_from_raw_parts(first, count), layout, dropped: Arc::default() }
     }
 }
 
@@ -360,7 +356,7 @@ fn unsuitable_memory_becomes_no_region() {
         let first = memory.lines.cast::<u8>().as_ptr().wrapping_add(offset).cast::<Line>();
         let whole = std::mem::replace(
             &mut memory.lines,
-            std::ptr::NonNull::slice_from_raw_parts(std::ptr::NonNull::new(first).unwrap(), count),
+            NonNull::slice_from_raw_parts(NonNull::new(first).unwrap(), count),
         );
         let memory = Arc::new(memory);
         let refused = lines.add_region(Box::new(Arc::clone(&memory)));

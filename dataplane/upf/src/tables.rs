@@ -13,6 +13,7 @@ mod writer;
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering};
 
@@ -27,7 +28,7 @@ use crate::routes::Routes;
 use crate::session::{Endpoint, Policy, TableKey};
 use net::link::Cidr;
 use pktio::peers::PEERS;
-use rcu::{Bin, Cell, Cells, Domain, Guard, Lines, Memory, Region, RegionError, Slots};
+use rcu::{Bin, Cell, Cells, Domain, Guard, Lines, Memory, Region, RegionError, Slots, View};
 pub(crate) use writer::Owners;
 pub use writer::{Held, Writer, layout};
 
@@ -116,22 +117,42 @@ pub enum Receiver {
     All,
 }
 
-/// In the word of a [`FarEnd`]: the receiver, from 1 on, and the position of the interface's number.
-const FAR_END_RECEIVER: u16 = 3;
-const FAR_END_INTERFACE: u32 = 8;
-
-/// The far end of tunnels. Ports know its address ([`Tables::peers`]).
+/// The far end of tunnels. Ports know its address ([`Tables::peers`]). A word: the receiver, from 1 on, and above it the
+/// interface's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FarEnd {
-    /// Number of the interface through which it is reached.
-    pub interface: u8,
-    /// Who receives packets to its address.
-    pub receiver: Receiver,
-}
+pub struct FarEnd(NonZeroU16);
 
 impl FarEnd {
-    fn word(self) -> u16 {
-        u16::from(self.interface) << FAR_END_INTERFACE | (self.receiver as u16 + 1)
+    fn new(interface: u8, receiver: Receiver) -> FarEnd {
+        let receiver = match receiver {
+            Receiver::Other => FarEnd::OTHER,
+            Receiver::Local => FarEnd::LOCAL,
+            Receiver::All => FarEnd::ALL,
+        };
+        FarEnd(receiver | u16::from(interface) << FarEnd::INTERFACE)
+    }
+
+    const OTHER: NonZeroU16 = NonZeroU16::new(1).unwrap();
+    const LOCAL: NonZeroU16 = NonZeroU16::new(2).unwrap();
+    const ALL: NonZeroU16 = NonZeroU16::new(3).unwrap();
+    const RECEIVER: u16 = 3;
+    const INTERFACE: u32 = 8;
+
+    /// Number of the interface through which it is reached.
+    #[inline(always)]
+    pub fn interface(self) -> u8 {
+        (self.0.get() >> FarEnd::INTERFACE) as u8
+    }
+
+    /// Whether another machine receives packets to its address.
+    #[inline(always)]
+    pub fn is_elsewhere(self) -> bool {
+        self.0.get() & FarEnd::RECEIVER == FarEnd::OTHER.get()
+    }
+
+    /// Whether this machine receives packets to its address, and no other one.
+    pub fn is_here(self) -> bool {
+        self.0.get() & FarEnd::RECEIVER == FarEnd::LOCAL.get()
     }
 }
 
@@ -232,7 +253,7 @@ pub struct Tables {
     bridges: Vec<Option<Bridge>>,
     pub(crate) policies: Cells<Policy>,
     /// The far ends of tunnels by number, as words; zero for none.
-    far_ends: Box<[AtomicU16]>,
+    far_ends: Box<[AtomicU16; PEERS]>,
     /// Their addresses.
     peers: Arc<pktio::Peers>,
     /// Flows whose destination is redirected to an address.
@@ -291,7 +312,7 @@ impl Tables {
             interfaces,
             sparse: arena.slots(SPARSE),
             policies: Cells::new(&domain, POLICIES),
-            far_ends: (0..PEERS).map(|_| AtomicU16::new(0)).collect(),
+            far_ends: Box::new([const { AtomicU16::new(0) }; PEERS]),
             peers: Arc::default(),
             limits: Limits::new(translations.secret()),
             translations,
@@ -406,6 +427,11 @@ impl Tables {
         self.policies.load(guard, number as usize)
     }
 
+    /// The policies, by number; `None` for a guard of other tables.
+    pub(crate) fn policies<'g>(&'g self, guard: &'g Guard<'_>) -> Option<View<'g, Policy>> {
+        self.policies.view(guard)
+    }
+
     /// Whether an endpoint's session carries Ethernet frames.
     pub(crate) fn is_of_frames(&self, guard: &Guard<'_>, endpoint: &Endpoint) -> bool {
         endpoint.policy().is_some_and(|number| matches!(self.policy(guard, number), Some(Policy::Frames(_))))
@@ -419,14 +445,8 @@ impl Tables {
     /// What the pipeline has to know of the peer with this number.
     #[inline(always)]
     pub fn peer(&self, number: u16) -> Option<FarEnd> {
-        let word = self.far_ends.get(usize::from(number))?.load(Ordering::Acquire);
-        let receiver = match word & FAR_END_RECEIVER {
-            0 => return None,
-            1 => Receiver::Other,
-            2 => Receiver::Local,
-            _ => Receiver::All,
-        };
-        Some(FarEnd { interface: (word >> FAR_END_INTERFACE) as u8, receiver })
+        let word = self.far_ends[usize::from(number)].load(Ordering::Acquire);
+        NonZeroU16::new(word).map(FarEnd)
     }
 
     /// The addresses of the peers, for ports.
@@ -440,7 +460,7 @@ impl Tables {
         // Under the lock, so that this call sees a new list of addresses, or `set_local_addresses` sees this
         // peer.
         let local = self.lock_local();
-        let word = FarEnd { interface, receiver: receiver(&local, peer.ip()) }.word();
+        let word = FarEnd::new(interface, receiver(&local, peer.ip())).0.get();
         let published = self.peers.set(number, peer);
         self.far_ends[usize::from(number)].store(if published { word } else { 0 }, Ordering::Release);
         published
@@ -460,14 +480,14 @@ impl Tables {
         let mut local = self.lock_local();
         *local = addresses.into_iter().collect();
         let mut found = Vec::new();
-        for (number, word) in (0..=u16::MAX).zip(&self.far_ends) {
+        for (number, word) in (0..=u16::MAX).zip(&*self.far_ends) {
             let (Some(known), Some(address)) = (self.peer(number), self.peers.address(number)) else {
                 continue;
             };
             let receiver = receiver(&local, address.ip());
             // Only this function and `set_peer` write the word, both under the lock.
-            word.store(FarEnd { receiver, ..known }.word(), Ordering::Release);
-            if receiver != Receiver::Other && known.receiver == Receiver::Other {
+            word.store(FarEnd::new(known.interface(), receiver).0.get(), Ordering::Release);
+            if receiver != Receiver::Other && known.is_elsewhere() {
                 found.push(address.ip());
             }
         }

@@ -38,10 +38,14 @@ impl Stages {
         // While packets are buffered, each packet may belong to a session that has some.
         let released = self.pass.source == Source::Buffer;
         let straight = if released || self.buffer.is_empty() { STRAIGHT } else { NEVER };
-        for (at, verdict) in verdicts.iter().enumerate().take(self.pass.packets.len()) {
-            let meta = &self.pass.packets.metas[at];
-            let (State::Live, Some(entry), Some(endpoint)) =
-                (meta.state, verdict.entry, verdict.block.first())
+        #[expect(
+            clippy::needless_range_loop,
+            reason = "one register for the position instead of three for an iterator"
+        )]
+        for at in 0..self.pass.packets.len() {
+            let (meta, verdict) = (&self.pass.packets.metas[at], &verdicts[at]);
+            let (State::Live, Some((entry, line)), Some(endpoint)) =
+                (meta.state, verdict.matched, verdict.block.first())
             else {
                 if meta.state == State::Dropped(DropReason::NoPdr) && meta.native {
                     translate::not_matched(&self.context, &mut self.pass, &mut self.exits, batch, at);
@@ -56,7 +60,8 @@ impl Stages {
                 all_sent = false;
                 continue;
             }
-            let (cells, writers) = (verdict.cells(snapshot.tables), endpoint.writers());
+            let cells = Cells::at(&snapshot.tables.lines, endpoint.state(), Some(line));
+            let writers = endpoint.writers();
             let allowed = if entry.is(flag::MORE) {
                 enforce_more(cells, matched(), writers, snapshot.now_ns, bytes)
             } else {

@@ -10,7 +10,7 @@ use super::packets::NO_QFI;
 use super::rare::too_long;
 use super::{Stages, mtu};
 use crate::session::{Entry, flag};
-use crate::tables::{FarEnd, Receiver};
+use crate::tables::FarEnd;
 
 /// Interval in which the CP function gets packets in the long run (1,000 per second), and most packets at once.
 const CONTROL_INTERVAL_NS: u64 = 1_000_000;
@@ -44,7 +44,7 @@ impl Stages {
             meta.drop(DropReason::FarDrop);
             return false;
         };
-        if meta.length + ppi_len(entry) as u32 > context.links.of(peer.interface).mtu {
+        if meta.length + ppi_len(entry) as u32 > context.links.of(peer.interface()).mtu {
             return too_long::run(context, pass, &mut self.exits, snapshot, batch, at, entry);
         }
         let mut frame = batch.frame_mut(at);
@@ -53,7 +53,7 @@ impl Stages {
         }
         let result = encapsulate(&mut frame, peer, entry, meta.qfi);
         match result {
-            Ok(()) => pass.outputs.push(peer.interface, at),
+            Ok(()) => pass.outputs.push(peer.interface(), at),
             Err(reason) => meta.drop(reason),
         }
         result.is_ok()
@@ -113,7 +113,7 @@ pub(super) fn encapsulate(
 ) -> Result<(), DropReason> {
     let qfi = if entry.qfi == NO_QFI { received_qfi } else { entry.qfi };
     // The CP function may be on this machine (N4-u); a gNB or another UPF must not be.
-    if peer.receiver != Receiver::Other && !(peer.receiver == Receiver::Local && entry.is(flag::CONTROL)) {
+    if !(peer.is_elsewhere() || peer.is_here() && entry.is(flag::CONTROL)) {
         return Err(DropReason::TunnelLoop);
     }
     frame.send_to(entry.peer);

@@ -133,7 +133,7 @@ impl Stages {
         }
         if unmatched {
             let verdicts = verdicts[..count].iter().enumerate();
-            for (at, verdict) in verdicts.filter(|(_, verdict)| verdict.entry.is_none()) {
+            for (at, verdict) in verdicts.filter(|(_, verdict)| verdict.matched.is_none()) {
                 self.drop_without_entry(snapshot, batch, at, verdict);
             }
         }
@@ -151,6 +151,7 @@ impl Stages {
         verdicts: &mut Verdicts<'g>,
     ) -> Found {
         let (tables, mut found) = (keys.tables(), Found::default());
+        let Some(policies) = tables.policies(inside) else { return Found { unmatched: true, ..found } };
         for (at, looking) in burst.zip(looking) {
             let at = at % BATCH;
             let (meta, verdict) = (&self.pass.packets.metas[at], &mut verdicts[at]);
@@ -163,13 +164,14 @@ impl Stages {
             if elsewhere {
                 verdict.block = self.find_elsewhere(keys, inside, batch, at).unwrap_or_default();
             }
-            let Some(endpoint) = verdict.block.first().filter(|_| meta.state == State::Live) else {
+            let block = verdict.block;
+            let Some(endpoint) = block.first().filter(|_| meta.state == State::Live) else {
                 found.unmatched = true;
                 continue;
             };
             let position = match endpoint.route() {
                 Route::Policy(number) => {
-                    let (policy, near) = (tables.policy(inside, number), self.recent.note(number));
+                    let (policy, near) = (policies.get(number as usize), self.recent.note(number));
                     let (own, key) = (endpoint.own_addresses(), &self.pass.packets.keys[at]);
                     let position = match policy {
                         Some(Policy::Rows(rows)) => rows.few(own, key, near),
@@ -187,7 +189,7 @@ impl Stages {
                 Route::Only(position) => Some(position),
                 Route::None => None,
             };
-            found.unmatched |= !verdict.complete(tables, position);
+            found.unmatched |= !verdict.complete(tables, block, position);
         }
         found
     }
@@ -214,7 +216,7 @@ impl Stages {
                 }
                 Lookup::Nowhere => None,
             };
-            unmatched |= !verdict.complete(tables, position);
+            unmatched |= !verdict.complete(tables, verdict.block, position);
         }
         unmatched
     }
@@ -305,13 +307,18 @@ impl Stages {
 }
 
 impl<'g> Verdict<'g> {
-    /// Takes the entry at a position of the block, and prefetches its state; `false` without entry.
+    /// Takes the entry at a position of its block, and prefetches the session's state; `false` without entry.
     #[inline(always)]
-    pub(super) fn complete(&mut self, tables: &'g Tables, position: Option<u32>) -> bool {
-        let (Some(position), Some(endpoint)) = (position, self.block.first()) else { return false };
-        let Some(entry) = session::entry(self.block, position as usize) else { return false };
-        self.entry = Some(entry);
-        self.line = tables.lines.prefetched(endpoint.state());
+    pub(super) fn complete(
+        &mut self,
+        tables: &'g Tables,
+        block: &'g [Endpoint],
+        position: Option<u32>,
+    ) -> bool {
+        let (Some(position), Some(endpoint)) = (position, block.first()) else { return false };
+        let Some(entry) = session::entry(block, position as usize) else { return false };
+        let Some(line) = tables.lines.prefetched(endpoint.state()) else { return false };
+        self.matched = Some((entry, line));
         if usize::from(entry.account) >= PER_LINE {
             tables.lines.prefetch(endpoint.state() + u32::from(entry.account) / PER_LINE as u32);
         }

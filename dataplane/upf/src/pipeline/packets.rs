@@ -7,8 +7,6 @@ use telemetry::DropReason;
 use super::BATCH;
 pub(super) use crate::session::NO_QFI;
 use crate::session::{self, Endpoint, Entry, flag, kind};
-use crate::state::Cells;
-use crate::tables::Tables;
 
 /// Progress of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,9 +45,8 @@ impl Meta {
 pub(super) struct Verdict<'g> {
     /// The endpoint of the packet's session, and the further lines of its block.
     pub block: &'g [Endpoint],
-    pub entry: Option<&'g Entry>,
-    /// The first line of the session's state, if there is an entry.
-    pub line: Option<&'g Line>,
+    /// The entry of the packet's PDR, and the first line of the session's state.
+    pub matched: Option<(&'g Entry, &'g Line)>,
 }
 
 /// A packet of the batch that matched a PDR.
@@ -80,13 +77,7 @@ impl<'g> Matched<'g> {
 pub(super) type Verdicts<'g> = [Verdict<'g>; BATCH];
 
 impl<'g> Verdict<'g> {
-    pub const NONE: Verdict<'static> = Verdict { block: &[], entry: None, line: None };
-
-    /// The session's meters and counters.
-    #[inline(always)]
-    pub fn cells(&self, tables: &'g Tables) -> Cells<'g> {
-        Cells::at(&tables.lines, self.block.first().map_or(0, Endpoint::state), self.line)
-    }
+    pub const NONE: Verdict<'static> = Verdict { block: &[], matched: None };
 }
 
 /// Metadata and keys of the packets. The arrays have a fixed length, so that a position below [`Packets::len`] needs no

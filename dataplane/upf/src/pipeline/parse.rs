@@ -180,15 +180,14 @@ fn usual(bytes: &[u8]) -> Option<(u32, u8, usize, usize)> {
     if total > bytes.len() {
         return None;
     }
-    if flags_and_type == u16::from_be_bytes([PLAIN, message_type::G_PDU]) {
-        return Some((teid, NO_QFI, gtpu::HEADER_LEN, total));
+    if flags_and_type == u16::from_be_bytes([EXTENDED, message_type::G_PDU]) && total >= 16 {
+        // Sequence number (2), N-PDU number, next type, length of the container, its type and flags, QFI, next type.
+        let options = u64::from_be_bytes(*bytes[..total].get(8..16)?.first_chunk()?);
+        let container = options & CONTAINER_MASK == CONTAINER;
+        return container.then_some((teid, (options >> 8) as u8 & 0x3F, 16, total));
     }
-    // Sequence number (2), N-PDU number, next type, length of the container, its type and flags, QFI, next type.
-    let options = u64::from_be_bytes(*bytes.get(8..16)?.first_chunk()?);
-    let container = flags_and_type == u16::from_be_bytes([EXTENDED, message_type::G_PDU])
-        && total >= 16
-        && options & CONTAINER_MASK == CONTAINER;
-    container.then_some((teid, (options >> 8) as u8 & 0x3F, 16, total))
+    let plain = flags_and_type == u16::from_be_bytes([PLAIN, message_type::G_PDU]);
+    plain.then_some((teid, NO_QFI, gtpu::HEADER_LEN, total))
 }
 
 /// The octets that a usual PDU Session Container has in common with others: that it is the only extension header, is one

@@ -223,7 +223,7 @@ impl Stages {
         if let Some(Policy::Frames(classifier)) = policy {
             classifier.classify(&[key], &mut found);
         }
-        if !verdict.complete(tables, found[0]) {
+        if !verdict.complete(tables, verdict.block, found[0]) {
             self.pass.packets.metas[at].state = State::Consumed;
             self.context.count_drop(DropReason::NoPdr);
         }

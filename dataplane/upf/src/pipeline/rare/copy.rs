@@ -39,7 +39,7 @@ pub(in crate::pipeline) fn run(
     } else {
         let peer = context.tables.peer(further.peer).ok_or(DropReason::FarDrop)?;
         encapsulate(&mut frame, peer, further, pass.packets.metas[at].qfi)?;
-        peer.interface
+        peer.interface()
     };
     extra.send(interface, position);
     Ok(())

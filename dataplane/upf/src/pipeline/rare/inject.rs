@@ -57,8 +57,8 @@ impl Stages {
         verdicts: &Verdicts<'_>,
     ) {
         for (at, verdict) in verdicts.iter().enumerate().take(self.pass.packets.len()) {
-            let (State::Live, Some(entry), Some(endpoint)) =
-                (self.pass.packets.metas[at].state, verdict.entry, verdict.block.first())
+            let (State::Live, Some((entry, _)), Some(endpoint)) =
+                (self.pass.packets.metas[at].state, verdict.matched, verdict.block.first())
             else {
                 continue;
             };

@@ -32,7 +32,7 @@ pub(in crate::pipeline) fn run(
         let Some(peer) = tables.peer(entry.peer) else { return false };
         let result = encapsulate(&mut batch.frame_mut(at), peer, entry, pass.packets.metas[at].qfi);
         match result {
-            Ok(()) => pass.outputs.push(peer.interface, at),
+            Ok(()) => pass.outputs.push(peer.interface(), at),
             Err(reason) => pass.drop(at, reason),
         }
         return result.is_ok();
@@ -40,7 +40,7 @@ pub(in crate::pipeline) fn run(
     let packet = batch.frames()[at].packet();
     let tunnel = entry.kind() == kind::TUNNEL;
     let limit = match tables.peer(entry.peer).filter(|_| tunnel) {
-        Some(peer) => (context.links.of(peer.interface).mtu as usize).saturating_sub(ppi_len(entry)),
+        Some(peer) => (context.links.of(peer.interface()).mtu as usize).saturating_sub(ppi_len(entry)),
         None => context.links.of(entry.teid as u8).mtu as usize,
     };
     let qfi = pass.packets.metas[at].qfi;
@@ -81,7 +81,7 @@ fn fragment(
         } else {
             let peer = tables.peer(entry.peer).ok_or(DropReason::FarDrop)?;
             encapsulate(&mut frame, peer, entry, qfi)?;
-            peer.interface
+            peer.interface()
         };
         extra.send(interface, position);
     }
