@@ -3,6 +3,7 @@
 //! The command changes nothing. Each check is a function that returns [`Finding`]s. The advice is a
 //! command or setting to type, because most people give up on a core at "session up, no internet".
 
+mod af_xdp;
 mod memif;
 mod workers;
 
@@ -86,6 +87,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                     findings.push(reached_by_ues(&config.upf));
                     findings.extend(workers::workers(&config.upf));
                     findings.extend(configured(&node));
+                    findings.extend(af_xdp::devices(&config.upf, &local_addresses()));
                     findings.extend(memif::memifs(&config.upf));
                     findings.push(access_tokens(&config.sbi));
                     findings.push(certificates(&config));

@@ -117,6 +117,36 @@ pub trait Port: Send {
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 }
 
+impl<P: Port + ?Sized> Port for Box<P> {
+    fn receive(&mut self, vector: &mut Vector) -> io::Result<usize> {
+        (**self).receive(vector)
+    }
+
+    fn transmit(&mut self, vector: &mut Vector, selected: &[u16]) -> Sent {
+        (**self).transmit(vector, selected)
+    }
+
+    fn losses(&mut self, count: &mut dyn FnMut(DropReason, usize)) {
+        (**self).losses(count);
+    }
+
+    fn unsent(&self) -> bool {
+        (**self).unsent()
+    }
+
+    fn before_sleep(&mut self) -> io::Result<()> {
+        (**self).before_sleep()
+    }
+
+    fn wake_with(&mut self, waker: &poll::Waker) {
+        (**self).wake_with(waker);
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        (**self).fd()
+    }
+}
+
 /// A port whose packets are Ethernet frames, without their checksum: the lower side of the frame stack.
 pub trait FramePort: Port {
     /// The interface's address.

@@ -124,17 +124,17 @@ impl<F: FramePort> Trunk<F> {
         Trunk(Arc::new(Mutex::new(Inner { groups, waiting, ports, frames, unknown_vlan: 0, no_room: 0 })))
     }
 
-    /// The port of an interface whose packets have up to `mtu` octets; the device's MTU may be lower.
+    /// The port of an interface.
     ///
     /// # Errors
     /// There is no such share, or no descriptor left.
-    pub fn branch(&self, number: usize, mtu: usize) -> io::Result<Branch<F>> {
+    pub fn branch(&self, number: usize) -> io::Result<Branch<F>> {
         let mut inner = lock(&self.0);
         if number >= inner.waiting.len() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let any = inner.frames.fd().map(|fd| AnyOf::new([fd])).transpose()?;
-        let (mac, mtu) = (inner.frames.mac(), mtu.min(inner.frames.mtu()));
+        let (mac, mtu) = (inner.frames.mac(), inner.frames.mtu());
         inner.ports[number] += 1;
         Ok(Branch { trunk: Arc::clone(&self.0), number, mac, mtu, any })
     }

@@ -17,7 +17,7 @@ use pktio::stack::ip::IpStack;
 use pktio::stack::resolver::Resolver;
 use pktio::stack::udp::UdpStack;
 use pktio::trunk::{Branch, Share, Trunk};
-use pktio::vlan::Tags;
+use pktio::vlan::{Protocol, Tags};
 use pktio::{Pool, Port, Vector};
 use support::frames::{Frames, OURS, ip, nobody};
 use telemetry::DropReason;
@@ -25,6 +25,7 @@ use telemetry::DropReason;
 const PEER: Mac = [2, 0, 0, 0, 0, 2];
 const CUSTOMER: u16 = 0x8100;
 const SERVICE: u16 = 0x88A8;
+const OLD: u16 = 0x9100;
 
 fn tags(ids: &[u16]) -> Tags {
     Tags::new(ids).unwrap()
@@ -34,21 +35,23 @@ fn share(ids: &[u16], addresses: &[&str], others: bool) -> Share {
     Share { tags: tags(ids), addresses: addresses.iter().map(|address| ip(address)).collect(), others }
 }
 
-/// Two N3 and an N6 in one VLAN, an N6 without tag, one with two tags.
-fn shares() -> [Share; 5] {
+/// Two N3 and an N6 in one VLAN, an N6 without tag, one with two tags, one with these of another protocol.
+fn shares() -> [Share; 6] {
+    let old = tags(&[100, 200]).with_protocol(Protocol::Old);
     [
         share(&[100], &["10.0.0.1", "2001:db8::1"], false),
         share(&[100], &["10.0.0.2"], false),
         share(&[100], &["10.0.0.3", "2001:db8::3"], true),
         share(&[], &["10.9.0.1"], true),
         share(&[100, 200], &["10.0.0.1"], false),
+        Share { tags: old, ..share(&[], &[], true) },
     ]
 }
 
 fn trunk(shares: &[Share]) -> (Vec<Branch<Frames>>, Wire) {
     let (port, wire) = pair(10_000);
     let trunk = Trunk::new(Frames(port), shares);
-    ((0..shares.len()).map(|number| trunk.branch(number, 9000).unwrap()).collect(), wire)
+    ((0..shares.len()).map(|number| trunk.branch(number).unwrap()).collect(), wire)
 }
 
 /// A frame with these tags, each as EtherType and identifier.
@@ -119,7 +122,7 @@ type Case<'a> = (&'a [(u16, u16)], (u16, Vec<u8>), Option<usize>);
 #[test]
 fn tags_and_addresses_choose_the_interface() {
     let vlan = [(CUSTOMER, 100)];
-    let cases: [Case<'_>; 19] = [
+    let cases: [Case<'_>; 24] = [
         (&vlan, udp("10.0.0.1", 1), Some(0)),
         (&vlan, udp("10.0.0.2", 2), Some(1)),
         (&vlan, udp("10.0.0.3", 3), Some(2)),
@@ -134,17 +137,22 @@ fn tags_and_addresses_choose_the_interface() {
         (&[], udp("10.0.0.1", 8), Some(3)),
         (&[(CUSTOMER, 0)], udp("10.0.0.1", 9), Some(3)),
         (&[(SERVICE, 100), (CUSTOMER, 200)], udp("10.45.0.9", 10), Some(4)),
-        (&[(CUSTOMER, 100), (CUSTOMER, 200)], udp("10.0.0.1", 11), Some(4)),
+        (&[(CUSTOMER, 100), (CUSTOMER, 200)], udp("10.0.0.1", 11), None),
+        (&[(OLD, 100), (CUSTOMER, 200)], udp("10.0.0.1", 15), Some(5)),
+        (&[(OLD, 100)], udp("10.0.0.1", 16), None),
+        (&[(CUSTOMER, 0xE000), (CUSTOMER, 100)], udp("10.0.0.2", 17), Some(1)),
+        (&[(CUSTOMER, 100), (CUSTOMER, 0x2000)], arp([10, 0, 0, 2]), Some(1)),
+        (&[(SERVICE, 100), (CUSTOMER, 0), (CUSTOMER, 200)], solicitation("2001:db8::3"), Some(4)),
         (&[(CUSTOMER, 100), (CUSTOMER, 201)], udp("10.0.0.1", 12), None),
         (&[(CUSTOMER, 200)], udp("10.0.0.1", 13), None),
         (&[(SERVICE, 200), (CUSTOMER, 100)], udp("10.0.0.1", 14), None),
         (&vlan, (ethernet::IPV4, vec![0x45; 3]), Some(2)),
     ];
     // Whichever reads first, and however many are behind.
-    for first in 0..5 {
+    for first in 0..6 {
         for further in [0, 40, 64, 200] {
             let (mut branches, wire) = trunk(&shares());
-            let mut expected: [Vec<Vec<u8>>; 5] = Default::default();
+            let mut expected: [Vec<Vec<u8>>; 6] = Default::default();
             for (tags, (kind, packet), branch) in &cases {
                 let frame = frame(tags, *kind, packet);
                 wire.inject(&frame, nobody());
@@ -162,13 +170,13 @@ fn tags_and_addresses_choose_the_interface() {
             wire.inject(&[0; 13], nobody());
             let home: Arc<dyn Pool> = Slab::new(512, 2048);
             let mut batch = Vector::of(&home);
-            let mut got: [Vec<Vec<u8>>; 5] = Default::default();
+            let mut got: [Vec<Vec<u8>>; 6] = Default::default();
             for turn in 0..100 {
-                let number = (first + turn) % 5;
+                let number = (first + turn) % 6;
                 got[number].extend(receive(&mut branches[number], &mut batch));
             }
             assert_eq!(got, expected, "first {first}, {further} more");
-            assert_eq!(losses(&mut branches[first]), [(DropReason::UnknownVlan, 4)]);
+            assert_eq!(losses(&mut branches[first]), [(DropReason::UnknownVlan, 6)]);
             assert!(branches.iter().all(|branch| !branch.unsent()));
         }
     }
@@ -248,8 +256,9 @@ fn stacks_on_one_device_answer_for_themselves() {
         Neighbours::Own(Box::new(Resolver::new(&addresses, &[])))
     };
     let local: SocketAddr = "10.0.0.1:2152".parse().unwrap();
-    let mut n3 = UdpStack::new(trunk.branch(0, 1500).unwrap(), local, tags(&[100]), own()).unwrap();
-    let mut n6 = IpStack::new(trunk.branch(1, 1400).unwrap(), tags(&[100, 200]), own()).unwrap();
+    let mut n3 = UdpStack::new(trunk.branch(0).unwrap(), local, tags(&[100]), own()).unwrap();
+    let n6 = IpStack::new(trunk.branch(1).unwrap(), tags(&[100, 200]), own()).unwrap();
+    let mut n6 = n6.with_mtu(1400);
     let mut batch = Vector::new(64, 2048);
     let (kind, question) = arp([10, 0, 0, 1]);
     let outer = [(SERVICE, 100), (CUSTOMER, 200)];
@@ -303,4 +312,50 @@ fn stacks_on_one_device_answer_for_themselves() {
     wire.inject(&frame(&[(CUSTOMER, 100), (CUSTOMER, 300)], kind, &packet), nobody());
     assert_eq!(n3.receive(&mut batch).unwrap(), 0);
     assert_eq!(losses(&mut n6), [(DropReason::UnknownVlan, 1)]);
+}
+
+/// Tags with priority bits only are no VLAN: such frames are for the interface with the others, on a device of its own too.
+#[test]
+fn frames_with_priority_bits_only_belong_to_their_interface() {
+    let local: SocketAddr = "10.0.0.1:2152".parse().unwrap();
+    let own = || {
+        let addresses: [Cidr; 1] = ["10.0.0.1/24".parse().unwrap()];
+        Neighbours::Own(Box::new(Resolver::new(&addresses, &[])))
+    };
+    let mut batch = Vector::new(64, 2048);
+    let (service, old) = (tags(&[100, 200]), tags(&[100, 200]).with_protocol(Protocol::Old));
+    for (own_tags, octets) in [
+        (tags(&[]), &[(CUSTOMER, 0xE000)][..]),
+        (tags(&[]), &[(SERVICE, 0)]),
+        (tags(&[100]), &[(CUSTOMER, 0x2000), (CUSTOMER, 100)]),
+        (tags(&[100]), &[(CUSTOMER, 0xE000 | 100), (CUSTOMER, 0xE000)]),
+        (service, &[(SERVICE, 100), (CUSTOMER, 0), (CUSTOMER, 200)]),
+        (old, &[(CUSTOMER, 0), (OLD, 100), (CUSTOMER, 200)]),
+    ] {
+        let (port, wire) = pair(1000);
+        let mut n3 = UdpStack::new(Frames(port), local, own_tags, own()).unwrap();
+        let (port, n6_wire) = pair(1000);
+        let mut n6 = IpStack::new(Frames(port), own_tags, own()).unwrap();
+        let (kind, datagram) = udp("10.0.0.1", 0x1234);
+        let (_, packet) = udp("10.45.0.9", 7);
+        for _ in 0..3 {
+            wire.inject(&frame(octets, kind, &datagram), nobody());
+            assert_eq!(n3.receive(&mut batch).unwrap(), 1, "{octets:?}");
+            assert_eq!(batch.frames()[0].packet(), [0x12, 0x34]);
+            n6_wire.inject(&frame(octets, kind, &packet), nobody());
+            assert_eq!(n6.receive(&mut batch).unwrap(), 1, "{octets:?}");
+            assert_eq!(batch.frames()[0].packet(), packet);
+        }
+        // A question is answered in the VLAN.
+        let (kind, question) = arp([10, 0, 0, 1]);
+        wire.inject(&frame(octets, kind, &question), nobody());
+        assert_eq!(n3.receive(&mut batch).unwrap(), 0);
+        let answers = wire.take();
+        assert_eq!(answers.len(), 1, "{octets:?}");
+        assert_eq!(answers[0].0[12..12 + own_tags.octets().len()], *own_tags.octets());
+        // Another VLAN's are nobody's.
+        wire.inject(&frame(&[(CUSTOMER, 0), (CUSTOMER, 300)], ethernet::IPV4, &datagram), nobody());
+        assert_eq!(n3.receive(&mut batch).unwrap(), 0);
+        assert_eq!(losses(&mut n3), [(DropReason::UnknownVlan, 1)]);
+    }
 }

@@ -563,7 +563,7 @@ fn check_shared(a: &InterfaceConfig, b: &InterfaceConfig) -> Result<(), String> 
     if (a.device(), a.queues, a.busy_poll) != (b.device(), b.queues, b.busy_poll) {
         return Err(format!("{shared}: give both the same arguments, queues and busy_poll"));
     }
-    if a.vlan != b.vlan {
+    if a.tags() != b.tags() {
         return Ok(());
     }
     if !a.role.has_tunnels() && !b.role.has_tunnels() {
@@ -571,11 +571,14 @@ fn check_shared(a: &InterfaceConfig, b: &InterfaceConfig) -> Result<(), String> 
             "{shared}: frames to two data networks can only be told apart by `vlan`: give each its own"
         ));
     }
-    let address =
-        a.addresses.iter().find(|own| b.addresses.iter().any(|other| other.address() == own.address()));
-    address.map_or(Ok(()), |own| {
-        Err(format!("{shared} and has {} too: give each its own address, or vlan", own.address()))
-    })
+    let addresses = |of: &InterfaceConfig| -> Vec<IpAddr> {
+        of.addresses.iter().map(Cidr::address).chain(of.gtpu.map(|gtpu| gtpu.ip())).collect()
+    };
+    let others = addresses(a);
+    match addresses(b).into_iter().find(|own| others.contains(own)) {
+        Some(own) => Err(format!("{shared} and has {own} too: give each its own address, or vlan")),
+        None => Ok(()),
+    }
 }
 
 /// Checks that two memifs do not meet at one socket: a server there has one interface. Clients may share a socket by
@@ -791,6 +794,7 @@ mod tests {
             format!(r#"{{"name": "{name}", "role": "n6", "backend": "af_xdp", "device": "{device}" {more}}}"#)
         };
         let (one, two) = (af_xdp("one", "eth1", ""), af_xdp("two", "eth2", ""));
+        let on_eth1 = n3.replace('}', r#", "backend": "af_xdp", "device": "eth1"}"#);
         let vlans = [7, 8].map(|vlan| af_xdp(&format!("v{vlan}"), "eth1", &format!(r#", "vlan": {vlan}"#)));
         let memif = |name: &str, more: &str| {
             format!(
@@ -843,6 +847,16 @@ mod tests {
                 list(&[&memif_n3(""), &memif("a", "socket=s")]),
                 r#""interfaces": ["a"]"#,
                 "a is the device of access too and has 10.30.0.7 too: give each its own address, or vlan",
+            ),
+            (
+                list(&[&on_eth1, &af_xdp("other", "eth1", r#", "addresses": ["127.0.0.7/8"]"#)]),
+                r#""interfaces": ["other"]"#,
+                "eth1 is the device of access too and has 127.0.0.7 too",
+            ),
+            (
+                list(&[&on_eth1, &af_xdp("other", "eth1", r#", "gateways": ["127.0.0.8"]"#)]),
+                r#""interfaces": ["other"]"#,
+                "upf.interfaces other: gateways are for an interface with addresses of its own",
             ),
             (format!("{gtpu}, {}", list(&[n3])), r#""tun": "gw0""#, "127.0.0.7 appears twice"),
             (

@@ -1,11 +1,12 @@
 //! The section `upf.interfaces`: interfaces by name, each with its role and the way in which its packets pass.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::{fmt, io};
 
 use net::link::Cidr;
+use pktio::af_xdp::device::Device;
 use pktio::memif;
-use pktio::vlan::Tags;
+use pktio::vlan::{Protocol, Tags};
 use serde::{Deserialize, Serialize};
 
 /// Range of a link's MTU: IPv6 needs 1280, and packet buffers hold a little more than 9,000.
@@ -68,17 +69,6 @@ pub enum Backend {
     Memif,
 }
 
-impl Backend {
-    /// Whether the kernel does not know the interface: addresses, routers and MTU are those of the configuration, and the
-    /// UPF resolves its neighbours.
-    pub fn bypasses_kernel(self) -> bool {
-        match self {
-            Backend::Kernel | Backend::AfXdp => false,
-            Backend::Dpdk | Backend::Memif => true,
-        }
-    }
-}
-
 impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -113,24 +103,30 @@ pub struct InterfaceConfig {
     /// `memif0,role=server,socket=/run/godwit/n3.sock` (docs/memif.md).
     #[serde(default)]
     pub device: Option<String>,
-    /// VLAN of the frames, `100`, or an outer and an inner one, `[100, 200]` (QinQ: IEEE 802.1ad). Interfaces with different
-    /// VLANs, or with different addresses, may share a device.
+    /// VLAN of the frames, `100`, or an outer and an inner one, `[100, 200]` (QinQ). Interfaces with different VLANs, or with
+    /// different addresses, may share a device.
     #[serde(default, with = "vlans")]
     pub vlan: Tags,
+    /// Protocol of the tag, or of the outer one of two, in both directions: `802.1q` (the default for one), `802.1ad` (the
+    /// default for two) or `0x9100`. The inner one of two is always of 802.1Q.
+    #[serde(default, with = "protocols", skip_serializing_if = "Option::is_none")]
+    pub vlan_protocol: Option<Protocol>,
     /// `af_xdp`: number of the interface's queues to serve, shared among the workers; by default all.
     #[serde(default)]
     pub queues: Option<u32>,
     /// `af_xdp`: workers poll the interface themselves instead of waiting for its interrupts.
     #[serde(default)]
     pub busy_poll: bool,
-    /// `dpdk`, `memif`: addresses of this interface with their prefixes, `10.0.0.1/24`. With `af_xdp` the kernel
-    /// has them.
+    /// `dpdk`, `memif`, `af_xdp`: addresses of this interface with their prefixes, `10.0.0.1/24`. The kernel does not know
+    /// them: the UPF answers and asks for link-layer addresses itself. Without them an interface by `af_xdp` has the
+    /// addresses, routes and neighbours that the kernel has for it, or for its VLAN device.
     #[serde(default, with = "texts")]
     pub addresses: Vec<Cidr>,
-    /// `dpdk`, `memif`: routers for all destinations outside the link, at most one per IP version.
+    /// With `addresses`: routers for all destinations outside the link, at most one per IP version.
     #[serde(default)]
     pub gateways: Vec<IpAddr>,
-    /// `dpdk`, `memif`: longest IP packet of the link; by default 1500. With other backends the device has it.
+    /// With `addresses`: longest IP packet of the link; by default 1500, with `af_xdp` what the device takes. Otherwise the
+    /// kernel's device has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
 }
@@ -204,6 +200,41 @@ mod vlans {
     }
 }
 
+/// The protocol of a VLAN tag by name or EtherType.
+mod protocols {
+    use pktio::vlan::Protocol;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "expected 802.1q, 802.1ad or 0x9100")]
+    enum Text {
+        None,
+        Number(u16),
+        Name(String),
+    }
+
+    pub fn serialize<S: Serializer>(value: &Option<Protocol>, serializer: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(protocol) => serializer.serialize_str(protocol.name()),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Protocol>, D::Error> {
+        let refused = |what: String| {
+            serde::de::Error::custom(format!("vlan_protocol must be 802.1q, 802.1ad or 0x9100, not {what}"))
+        };
+        match Text::deserialize(deserializer)? {
+            Text::None => Ok(None),
+            Text::Number(number) => match Protocol::of(number) {
+                Some(protocol) => Ok(Some(protocol)),
+                None => Err(refused(format!("{number:#06x}"))),
+            },
+            Text::Name(name) => name.parse().map(Some).map_err(|_| refused(format!("`{name}`"))),
+        }
+    }
+}
+
 /// Addresses with prefixes, in text form.
 pub(crate) mod texts {
     use net::link::Cidr;
@@ -230,6 +261,7 @@ impl InterfaceConfig {
             backend: Backend::Kernel,
             device: None,
             vlan: Tags::default(),
+            vlan_protocol: None,
             queues: None,
             busy_poll: false,
             addresses: Vec::new(),
@@ -243,7 +275,41 @@ impl InterfaceConfig {
         self.device.as_deref().unwrap_or_default()
     }
 
-    /// MTU of a link that the kernel does not know.
+    /// The tags of its frames.
+    pub fn tags(&self) -> Tags {
+        self.vlan_protocol.map_or(self.vlan, |protocol| self.vlan.with_protocol(protocol))
+    }
+
+    /// Whether the UPF resolves the interface's neighbours, as the kernel does not know its addresses.
+    pub fn has_own_addresses(&self) -> bool {
+        match self.backend {
+            Backend::Kernel => false,
+            Backend::AfXdp => !self.addresses.is_empty(),
+            Backend::Dpdk | Backend::Memif => true,
+        }
+    }
+
+    /// Longest IP packet by AF_XDP on `device`: that of the kernel's device with the interface's addresses, or the
+    /// configured one.
+    ///
+    /// # Errors
+    /// There is no device for its VLAN, or a configured MTU is more than the device has.
+    pub fn mtu_on(&self, device: &Device) -> io::Result<usize> {
+        if !self.has_own_addresses() {
+            return Ok(device.with_tags(self.tags())?.mtu.min(device.mtu));
+        }
+        match self.mtu.map(usize::from) {
+            Some(mtu) if mtu > device.mtu => {
+                let (name, most) = (&device.name, device.mtu);
+                let reason = format!("mtu is {mtu}, but {name} has {most}: ip link set {name} mtu {mtu}");
+                Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
+            }
+            Some(mtu) => Ok(mtu),
+            None => Ok(device.mtu),
+        }
+    }
+
+    /// MTU of a link on a device that the kernel does not know.
     pub fn link_mtu(&self) -> u16 {
         self.mtu.unwrap_or(DEFAULT_MTU)
     }
@@ -280,11 +346,15 @@ impl InterfaceConfig {
             true => Err(format!("{key} means nothing to the backend {backend}; {hint}")),
             false => Ok(()),
         };
+        if self.vlan_protocol.is_some() && self.vlan.is_empty() {
+            return Err("vlan_protocol is that of a tag: add `vlan: NUMBER`, or leave it out".into());
+        }
         match backend {
             Backend::Kernel => {
                 let hint = "leave it out, or choose `backend: af_xdp`, `dpdk` or `memif`";
                 has(self.device.is_some() && role.has_tunnels(), "device", hint)?;
                 has(!self.vlan.is_empty(), "vlan", hint)?;
+                has(!self.addresses.is_empty(), "addresses", "the kernel's addresses and routes count")?;
                 if !role.has_tunnels() && self.device().is_empty() {
                     return Err("role n6 needs a device, such as `device: gw0`".into());
                 } else if !role.has_tunnels() {
@@ -299,19 +369,39 @@ impl InterfaceConfig {
                 };
                 return Err(format!("the backend {backend} needs a device, such as `device: {example}`"));
             }
-            Backend::AfXdp => pktio::tun::check_name(self.device()).map_err(|error| error.to_string())?,
-            Backend::Dpdk => self.check_own_addresses()?,
+            Backend::AfXdp => {
+                pktio::tun::check_name(self.device()).map_err(|error| error.to_string())?;
+                if self.vlan_protocol == Some(Protocol::Old) && self.addresses.is_empty() {
+                    return Err(
+                        "the kernel has no devices for VLANs of 0x9100: give the interface addresses of its \
+                                own, `addresses: [10.0.0.1/24]`"
+                            .into(),
+                    );
+                }
+            }
+            Backend::Dpdk | Backend::Memif if self.addresses.is_empty() => {
+                return Err(format!(
+                    "the backend {backend} needs addresses, such as `addresses: [10.0.0.1/24]`"
+                ));
+            }
+            Backend::Dpdk => {}
             Backend::Memif => {
-                self.check_own_addresses()?;
                 // One pair of rings at least; more workers may need more memory than is allowed.
                 self.memif(1).map_err(|error| format!("device: {error}"))?;
             }
         }
-        if !backend.bypasses_kernel() {
-            let hint = "the kernel's addresses and routes count";
-            has(!self.addresses.is_empty(), "addresses", hint)?;
-            has(!self.gateways.is_empty(), "gateways", hint)?;
-            has(self.mtu.is_some(), "mtu", "the device's counts")?;
+        if self.has_own_addresses() {
+            self.check_own_addresses()?;
+        } else {
+            let own = "for an interface with addresses of its own";
+            if !self.gateways.is_empty() {
+                return Err(format!("gateways are {own} (`addresses`); without, the kernel's routes count"));
+            }
+            if self.mtu.is_some() {
+                return Err(format!(
+                    "mtu is {own} (`addresses`); without, that of the kernel's device counts"
+                ));
+            }
         }
         if backend != Backend::AfXdp {
             has(self.busy_poll, "busy_poll", "it is for af_xdp")?;
@@ -323,12 +413,8 @@ impl InterfaceConfig {
         Ok(())
     }
 
-    /// Checks addresses, routers and MTU of an interface that the kernel does not know.
+    /// Checks addresses, routers and MTU of an interface whose addresses the kernel does not know.
     fn check_own_addresses(&self) -> Result<(), String> {
-        if self.addresses.is_empty() {
-            let backend = self.backend;
-            return Err(format!("the backend {backend} needs addresses, such as `addresses: [10.0.0.1/24]`"));
-        }
         if let Some(gtpu) =
             self.gtpu.filter(|gtpu| !self.addresses.iter().any(|own| own.address() == gtpu.ip()))
         {
@@ -380,6 +466,23 @@ mod tests {
             let again = serde_json::from_value(serde_json::to_value(&parsed).unwrap());
             assert_eq!(parsed, again.unwrap());
         }
+        for (own, octets) in [
+            (r#""vlan": 7"#, &[0x81, 0, 0, 7][..]),
+            (r#""vlan": 7, "vlan_protocol": "802.1AD""#, &[0x88, 0xA8, 0, 7]),
+            (r#""vlan": [7, 8], "vlan_protocol": "0x8100""#, &[0x81, 0, 0, 7, 0x81, 0, 0, 8]),
+            (r#""vlan": [7, 8], "vlan_protocol": 37120"#, &[0x91, 0, 0, 7, 0x81, 0, 0, 8]),
+            (r#""vlan": [7, 8]"#, &[0x88, 0xA8, 0, 7, 0x81, 0, 0, 8]),
+        ] {
+            let text = format!(
+                r#"{{"backend": "af_xdp", "device": "eth0", "addresses": ["10.0.0.1/24", "fd00::1/64"],
+                     "gateways": ["fd00::9"], "mtu": 1400, {own}}}"#
+            );
+            let parsed = parse(&text).unwrap();
+            assert_eq!(parsed.tags().octets(), octets);
+            assert!(parsed.has_own_addresses() && !af_xdp.has_own_addresses());
+            let again = serde_json::from_value(serde_json::to_value(&parsed).unwrap());
+            assert_eq!(parsed, again.unwrap());
+        }
         let dpdk = parse(
             r#"{"backend": "dpdk", "device": "net_memif0", "addresses": ["10.0.0.1/24"], "gateways": ["10.0.0.9"]}"#,
         )
@@ -408,7 +511,27 @@ mod tests {
             (r#"{"backend": "af_xdp", "device": "no such name"}"#, "interface name"),
             (r#"{"backend": "af_xdp", "device": "e", "vlan": 4095}"#, "4094"),
             (r#"{"backend": "af_xdp", "device": "e", "queues": 0}"#, "at least 1"),
-            (r#"{"backend": "af_xdp", "device": "e", "addresses": ["10.0.0.1/24"]}"#, "kernel's addresses"),
+            (r#"{"device": "gw0", "addresses": ["10.0.0.1/24"]}"#, "kernel's addresses"),
+            (r#"{"backend": "af_xdp", "device": "e", "gateways": ["10.0.0.9"]}"#, "(`addresses`)"),
+            (
+                r#"{"backend": "af_xdp", "device": "e", "addresses": ["10.0.0.1/24"], "gateways": ["10.0.1.9"]}"#,
+                "on the link of none",
+            ),
+            (
+                r#"{"role": "n3", "backend": "af_xdp", "device": "e", "addresses": ["10.0.0.1/24"],
+                    "gtpu": "10.0.0.2:2152"}"#,
+                "addresses lack 10.0.0.2",
+            ),
+            (r#"{"backend": "af_xdp", "device": "e", "vlan_protocol": "802.1ad"}"#, "add `vlan: NUMBER`"),
+            (
+                r#"{"backend": "af_xdp", "device": "e", "vlan": 7, "vlan_protocol": "802.1x"}"#,
+                "802.1ad or 0x9100",
+            ),
+            (r#"{"backend": "af_xdp", "device": "e", "vlan": 7, "vlan_protocol": 2048}"#, "not 0x0800"),
+            (
+                r#"{"backend": "af_xdp", "device": "e", "vlan": [7, 8], "vlan_protocol": 37120}"#,
+                "addresses of its own",
+            ),
             (r#"{"backend": "dpdk", "device": "net_null0"}"#, "addresses: ["),
             (
                 r#"{"backend": "memif", "addresses": ["10.0.0.1/24"]}"#,
@@ -445,7 +568,7 @@ mod tests {
                     "gateways": ["10.0.0.8", "10.0.0.9"]}"#,
                 "10.0.0.9 is the second",
             ),
-            (r#"{"backend": "af_xdp", "device": "e", "mtu": 1500}"#, "the device's counts"),
+            (r#"{"backend": "af_xdp", "device": "e", "mtu": 1500}"#, "kernel's device counts"),
             (r#"{"role": "n3", "gtpu": "10.0.0.1:2152", "device": "eth0"}"#, "backend: af_xdp"),
             (r#"{"device": "gw0", "busy_poll": true}"#, "af_xdp"),
             (r#"{"device": "gw0", "gtpu": "10.0.0.1:2152"}"#, "no tunnels"),

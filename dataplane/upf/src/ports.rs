@@ -27,7 +27,7 @@ use std::sync::Arc;
 use pktio::af_xdp::{AfXdpError, Memory};
 use pktio::bpf::filter::Select;
 use pktio::capture::{Tap, Taps};
-use pktio::outbox::{self, Outbox};
+use pktio::outbox::Outbox;
 use pktio::udp::{GroupError, UdpPort};
 use pktio::{Port, crossing};
 
@@ -36,7 +36,7 @@ use crate::interface::Backend;
 use crate::interfaces::{Interface, Interfaces};
 use crate::n6::{self, N6, N6Error};
 use crate::pipeline::Ports;
-use af_xdp::{AfXdp, Content, Queues};
+use af_xdp::{AfXdp, Queues};
 use own::Own;
 
 /// Why the ports could not be opened.
@@ -233,8 +233,8 @@ fn open_device(
         Some(Backend::AfXdp) => {
             let device = af_xdp::open(interfaces, taps)?;
             let members = interfaces.iter().enumerate().map(|(member, interface)| {
-                let local = interface.role().has_tunnels().then(|| interface.local());
-                let gtpu = local.map(|local| UdpPort::bind(local, false)).transpose();
+                let of_kernel = interface.role().has_tunnels() && !interface.config.has_own_addresses();
+                let gtpu = of_kernel.then(|| UdpPort::bind(interface.local(), false)).transpose();
                 let gtpu = gtpu.map_err(|error| refused(interface, error))?;
                 Ok(Opening::AfXdp(Arc::clone(&device), member, gtpu, Vec::new()))
             });
@@ -302,15 +302,9 @@ impl Opening {
             },
             (Opening::Device(network), _) => Box::new(network.tun.queue(worker as usize)),
             (Opening::AfXdp(device, member, gtpu, outboxes), Some(memory)) => {
-                let content = gtpu.as_ref().map_or(Content::Packets, |gtpu| Content::Tunnels(gtpu.share()));
-                let queues = Queues::open(device, *member, (worker, workers), content, memory)?;
-                if gtpu.is_some() {
-                    let (shared, outbox) = outbox::share(queues);
-                    outboxes.push(outbox);
-                    Box::new(shared)
-                } else {
-                    Box::new(queues)
-                }
+                let gtpu = gtpu.as_ref().map(UdpPort::share);
+                let port = Box::new(Queues::open(device, *member, (worker, workers), gtpu, memory)?);
+                own::with_outbox(port, device.configured(*member)?, outboxes)
             }
             (Opening::Own(own), _) => {
                 own.ports.get_mut(worker as usize).and_then(Option::take).ok_or_else(no_port)?

@@ -22,6 +22,7 @@ use packet::ethernet;
 use packet::gtpu::{self, PduSession, Signalling};
 use pktio::dpdk::{DpdkPort, Settings, eal};
 use pktio::udp::UdpPort;
+use pktio::vlan::{Protocol, Tags};
 use support::*;
 
 /// The configuration of the other tests, with N3 and N6 on DPDK. Ordinary pages, so that the tests run on any machine.
@@ -159,17 +160,28 @@ fn frames_by_memif_are_as_they_should_be_and_a_peer_process_may_die() {
             memif(&directory, number, "server")
         )
     };
-    let config = on_dpdk(
-        &interface(0, r#", "vlan": 7"#),
-        &interface(1, r#", "gateways": ["10.201.0.9"], "mtu": 1400"#),
-    );
-    let mut running = Running::start(&namespace, &config);
-    let (_, teid) = running.smf.establish();
-    let (gnb, server) = (Host::new(0, Some(7)), Host::new(1, None));
+    let tags = |ids: &[u16]| Tags::new(ids).unwrap();
+    for (vlan, tags) in [
+        (r#", "vlan": 7"#, tags(&[7])),
+        (r#", "vlan": [100, 200]"#, tags(&[100, 200])),
+        (
+            r#", "vlan": [100, 200], "vlan_protocol": "0x9100""#,
+            tags(&[100, 200]).with_protocol(Protocol::Old),
+        ),
+    ] {
+        let n6 = interface(1, r#", "gateways": ["10.201.0.9"], "mtu": 1400"#);
+        let config = on_dpdk(&interface(0, vlan), &n6);
+        frames_pass(&directory, &namespace, &config, tags);
+    }
+}
 
+fn frames_pass(directory: &Directory, namespace: &NetNs, config: &upf::Config, tags: Tags) {
+    let mut running = Running::start(namespace, config);
+    let (_, teid) = running.smf.establish();
+    let (gnb, server) = (Host::new(0, tags), Host::new(1, None));
     for round in 0..2u8 {
         let links =
-            [(0, &gnb), (1, &server)].map(|(number, host)| (memif(&directory, number, "client"), host));
+            [(0, &gnb), (1, &server)].map(|(number, host)| (memif(directory, number, "client"), host));
         let relay = Relay::start("memif_relay", &links);
         gnb.greet();
         server.greet();
@@ -195,6 +207,11 @@ fn frames_by_memif_are_as_they_should_be_and_a_peer_process_may_die() {
                 uplink()
             }
         });
+        // With one tag more, which has priority bits only.
+        let mut frame =
+            gnb.frame(gnb.upf_mac, gnb.mac, ethernet::IPV4, &outer(gnb.address, gnb.upf, &gpdu, false));
+        frame.splice(12..12, [0x81, 0, 0xE0, 0]);
+        server.expect("uplink with priority", &expected, || gnb.send_frame(&frame));
 
         // Destinations outside the link are reached through the router.
         let router = Ipv4Addr::new(10, 201, 0, 9);
@@ -234,7 +251,7 @@ fn frames_by_memif_are_as_they_should_be_and_a_peer_process_may_die() {
     }
     running.stop();
     // No sockets and no devices are left.
-    Running::start(&namespace, &config).stop();
+    Running::start(namespace, config).stop();
 }
 
 #[test]

@@ -9,6 +9,8 @@ mod support;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use lab::*;
@@ -31,6 +33,9 @@ const ROUNDS: u32 = 30;
 const BURST: u32 = 4;
 /// First payload octets: the number of the packet in its session, IP version and direction.
 const NUMBER: usize = 4;
+
+/// Held by the test whose UPF runs.
+static ALONE: Mutex<()> = Mutex::new(());
 
 #[derive(Default, Clone, Copy)]
 struct Count {
@@ -273,6 +278,18 @@ fn three_workers_share_the_queues_of_af_xdp() {
     let mut config = config("");
     config.gtpu = Some(upf_address());
     bypass(&mut config, Backend::AfXdp, ["n3", "n6"]);
+    exchange(&lab, config.clone(), FLOWS, &["link_local"]);
+    // The same addresses without the kernel.
+    for (interface, network) in config.interfaces.iter_mut().zip([200, 201]) {
+        let addresses = [format!("10.{network}.0.1/24"), format!("fd00:{network}::1/64")];
+        interface.addresses = addresses.map(|address| cidr(&address)).to_vec();
+        // The other side asks for them again, from which the UPF learns who it is.
+        let (device, far) = (interface.device(), if network == 200 { &lab.ran } else { &lab.dn });
+        for (namespace, what) in [(&lab.core, "address"), (far, "neighbour")] {
+            let command = || Command::new("ip").args([what, "flush", "dev", device]).status().unwrap();
+            assert!(namespace.enter(command).unwrap().success());
+        }
+    }
     exchange(&lab, config, FLOWS, &["link_local"]);
 }
 
@@ -310,6 +327,8 @@ fn three_workers_share_the_queues_of_dpdk() {
 /// Sends in both directions through a UPF with this configuration and [`WORKERS`] workers. Each packet arrives, in order
 /// and counted for its session. Packets of others may be dropped for the reasons `others`.
 fn exchange(lab: &Lab, mut config: upf::Config, downlink: Downlink, others: &[&str]) {
+    // Workers are known by the names of their threads, of which the tests of this program have the same.
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let upf = upf_address();
     config.workers.count = Some(WORKERS);
     let core = lab.core.runtime(2).unwrap();
@@ -342,7 +361,7 @@ fn exchange(lab: &Lab, mut config: upf::Config, downlink: Downlink, others: &[&s
         send_uplink(&mut gnbs, &mut sessions, round, upf);
         send_downlink(&servers, &sessions, round, downlink);
         let all = (round + 1) * BURST;
-        wait_for("every packet arrives", || {
+        wait_for(&format!("every packet of round {round} arrives"), || {
             take_uplink(&servers, &mut sessions);
             take_downlink(&mut gnbs, &mut sessions, &mut open);
             sessions.iter().all(|session| session.next_up == [all; 2] && session.next_down == [all; 2])

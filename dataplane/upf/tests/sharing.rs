@@ -1,5 +1,5 @@
 //! Several interfaces on one AF_XDP device, several gNBs, and one UE address in two network instances. What the UEs and the
-//! servers behind the UPF send is compared octet by octet where it arrives. VLANs are tested in `memif.rs`.
+//! servers behind the UPF send is compared octet by octet where it arrives. VLANs are tested in `vlans.rs` and `memif.rs`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 #[path = "support/host.rs"]
@@ -8,7 +8,7 @@ mod host;
 mod lab;
 mod support;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,8 +19,6 @@ use lab::*;
 use net::link::Links;
 use net::netns::NetNs;
 use packet::gtpu;
-use pfcp::message::SessionEstablishmentRequest;
-use pfcp::*;
 use pktio::af_xdp::device::Device;
 use pktio::tun::TunPort;
 use pktio::udp::UdpPort;
@@ -85,25 +83,6 @@ struct Ue {
     running: Option<Gnb>,
 }
 
-fn addresses(number: u8) -> (Ipv4Addr, Ipv6Addr) {
-    (Ipv4Addr::new(10, 45, 0, number), Ipv6Addr::new(0xfd00, 0x45, 0, number.into(), 0, 0, 0, 2))
-}
-
-/// The rules of a UE's session in these network instances, behind this gNB.
-fn session(cp_seid: u64, number: u8, [n3, n6]: [&str; 2], gnb: Ipv4Addr) -> SessionEstablishmentRequest {
-    let mut request = placed(cp_seid, n3, n6);
-    let (v4, v6) = addresses(number);
-    for address in request.create_pdrs.iter_mut().filter_map(|pdr| pdr.pdi.ue_ip_address.as_mut()) {
-        (address.ipv4, address.ipv6) = (Some(v4), Some(v6));
-    }
-    let down = request.create_fars[1].forwarding_parameters.as_mut().unwrap();
-    down.outer_header_creation = Some(OuterHeaderCreation::gtpu(GNB_TEID, gnb.into()));
-    // The CP function has no interface of its own here.
-    request.create_pdrs.truncate(2);
-    request.create_fars.truncate(2);
-    request
-}
-
 impl Ue {
     fn new(
         runtime: &tokio::runtime::Runtime,
@@ -114,10 +93,10 @@ impl Ue {
     ) -> Ue {
         let (cp_seid, number) = place;
         let [upf, gnb] = hosts.map(Ipv4Addr::from);
-        let (_, teid) = smf.establish_as(session(cp_seid, number, names, gnb));
+        let (_, teid) = smf.establish_as(session_behind(cp_seid, number, names, gnb.into()));
         let namespace = NetNs::new().unwrap();
         let tun = namespace.enter(|| TunPort::create("ue0")).unwrap().unwrap();
-        let (v4, v6) = addresses(number);
+        let (v4, v6) = ue_addresses(number);
         runtime.block_on(async {
             let links = Links::in_ns(&namespace).unwrap();
             links.set_mtu("ue0", 1400).await.unwrap();
@@ -244,7 +223,7 @@ fn interfaces_of_one_device_are_apart() {
     ues[1].running = None;
     let from_network = lab.dn.enter(|| UdpSocket::bind("10.201.0.2:6000").unwrap()).unwrap();
     for _ in 0..500 {
-        from_network.send_to(&[7; 900], (addresses(3).0, 6000)).unwrap();
+        from_network.send_to(&[7; 900], (ue_addresses(3).0, 6000)).unwrap();
     }
     ues[0].exchange(INTERNET, 0x55, 7);
     twin.exchange(PLANT, 0xAA, 7);

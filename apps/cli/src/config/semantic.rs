@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use upf::interface::Backend;
 use upf::interfaces::Interfaces;
 
-use super::yaml::Node;
+use super::yaml::{Node, Value};
 use super::{Config, Problem};
 
 /// Checks a configuration whose sections are each well-formed, and appends the problems.
@@ -147,11 +147,10 @@ fn from_validate(root: &Node, section: &str, message: &str) -> Problem {
 
 /// The position of the item with a name in a list.
 fn position(list: &Node, name: &str) -> Option<usize> {
-    let super::yaml::Value::Sequence(items) = &list.value else { return None };
+    let Value::Sequence(items) = &list.value else { return None };
     items.iter().position(|item| {
-        item.get("name").is_some_and(
-            |value| matches!(&value.value, super::yaml::Value::Scalar { text, .. } if text == name),
-        )
+        item.get("name")
+            .is_some_and(|value| matches!(&value.value, Value::Scalar { text, .. } if text == name))
     })
 }
 
@@ -173,7 +172,7 @@ pub struct Endpoint {
 pub fn endpoints(root: &Node) -> Vec<Endpoint> {
     let mut found = Vec::new();
     let scalar = |node: &Node| match &node.value {
-        super::yaml::Value::Scalar { text, .. } => Some(text.clone()),
+        Value::Scalar { text, .. } => Some(text.clone()),
         _ => None,
     };
     let mut add = |path: String, value: &Node, protocol: &'static str, of_kernel: bool| {
@@ -192,16 +191,25 @@ pub fn endpoints(root: &Node) -> Vec<Endpoint> {
             add(format!("{}.{}", section.name, key.name), value, protocol, true);
         }
         let interfaces = content.get("interfaces").map(|interfaces| &interfaces.value);
-        let Some(super::yaml::Value::Sequence(interfaces)) = interfaces else { continue };
+        let Some(Value::Sequence(interfaces)) = interfaces else { continue };
         for (at, interface) in interfaces.iter().enumerate() {
             let backend = interface.get("backend").and_then(scalar);
-            let of_kernel = !matches!(backend.as_deref(), Some("dpdk" | "memif"));
+            let of_kernel = match backend.as_deref() {
+                Some("dpdk" | "memif") => false,
+                Some("af_xdp") => !interface.get("addresses").is_some_and(|own| is_filled(&own.value)),
+                _ => true,
+            };
             if let Some(value) = interface.get("gtpu") {
                 add(format!("{}.interfaces[{at}].gtpu", section.name), value, "udp", of_kernel);
             }
         }
     }
     found
+}
+
+/// Whether a list has entries.
+fn is_filled(value: &Value) -> bool {
+    matches!(value, Value::Sequence(entries) if !entries.is_empty())
 }
 
 /// Two sockets of one protocol cannot have the same address.

@@ -2,11 +2,13 @@
 //! network namespace.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use packet::ethernet::Mac;
 
+use crate::stack::netlink::{Netlink, VlanDevice};
 use crate::vlan::Tags;
 
 /// `ETHTOOL_GCHANNELS` and the request it takes (linux/ethtool.h).
@@ -19,25 +21,11 @@ const ETHTOOL_SFLAGS: u32 = 0x26;
 const ETHTOOL_STXCSUM: u32 = 0x17;
 const ETH_FLAG_TXVLAN: u32 = 1 << 7;
 const ETH_FLAG_RXVLAN: u32 = 1 << 8;
-/// Requests about VLAN devices (linux/if_vlan.h).
-const SIOCGIFVLAN: libc::c_ulong = 0x8982;
-const GET_VLAN_REALDEV_NAME: libc::c_int = 8;
-const GET_VLAN_VID: libc::c_int = 9;
-
 /// `struct ethtool_value`.
 #[repr(C)]
 struct Value {
     command: u32,
     data: u32,
-}
-
-/// `struct vlan_ioctl_args`; the answer is a name or a number.
-#[repr(C, align(4))]
-struct VlanRequest {
-    command: libc::c_int,
-    name: [u8; 24],
-    answer: [u8; 24],
-    qos: libc::c_short,
 }
 
 #[repr(C)]
@@ -101,23 +89,29 @@ impl Device {
     /// # Errors
     /// `NotFound` with what to do when there is none.
     pub fn with_tags(&self, tags: Tags) -> io::Result<Device> {
-        let control = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-        let mut name = self.name.clone();
-        for (place, id) in tags.ids().iter().enumerate() {
-            let found = nix::net::if_::if_nameindex()?.iter().find_map(|other| {
-                let other = other.name().to_str().ok()?;
-                (vlan(&control, other)? == (name.clone(), *id)).then(|| other.to_owned())
-            });
-            name = found.ok_or_else(|| {
-                let kind = if place + 1 < tags.ids().len() { " proto 802.1ad" } else { "" };
+        if tags.is_empty() {
+            return Ok(self.clone());
+        }
+        let vlans = Netlink::open()?.vlans()?;
+        let (mut name, mut index) = (self.name.as_str(), self.index);
+        for (protocol, id) in tags.all() {
+            let is_it = |vlan: &&VlanDevice| (vlan.below, vlan.protocol, vlan.id) == (index, protocol, id);
+            let found = vlans.iter().find(is_it).ok_or_else(|| {
                 let hint = format!(
-                    "there is no device for VLAN {id} of {name}: ip link add link {name} name {name}.{id} type vlan{kind} \
-                     id {id}, with the addresses of the VLAN"
+                    "there is no device for VLAN {id} ({protocol}) of {name}: ip link add link {name} name {name}.{id} \
+                     type vlan proto {protocol} id {id}, with the addresses of the VLAN; or give the interface addresses \
+                     of its own (`addresses`)"
                 );
                 io::Error::new(io::ErrorKind::NotFound, hint)
             })?;
+            (name, index) = (&found.name, found.index);
         }
-        Device::find(&name)
+        Device::find(name)
+    }
+
+    /// Whether the driver takes VLAN tags off received frames.
+    pub fn takes_tags_off(&self) -> bool {
+        self.flags(ETHTOOL_GFLAGS, 0).is_ok_and(|flags| flags & ETH_FLAG_RXVLAN != 0)
     }
 
     /// Makes the driver leave VLAN tags in received frames (`ethtool -K NAME rxvlan off`): XDP programs take frames without
@@ -131,10 +125,50 @@ impl Device {
             return Ok(());
         }
         self.flags(ETHTOOL_SFLAGS, flags & !ETH_FLAG_RXVLAN)?;
-        match self.flags(ETHTOOL_GFLAGS, 0)? & ETH_FLAG_RXVLAN {
-            0 => Ok(()),
-            _ => Err(io::ErrorKind::Unsupported.into()),
+        if self.takes_tags_off() { Err(io::ErrorKind::Unsupported.into()) } else { Ok(()) }
+    }
+
+    /// Has the device receive frames to the groups in which others ask for the link-layer addresses of `addresses` (RFC 4291
+    /// §2.7.1), as long as the result exists. `any_vlan`: also those of VLANs that the kernel has no device for, which
+    /// adapters filter out: the device then receives frames to all addresses.
+    ///
+    /// # Errors
+    /// There is no privilege for packet sockets.
+    pub fn listen(&self, addresses: &[IpAddr], any_vlan: bool) -> io::Result<Listening> {
+        // Without a protocol it receives nothing itself.
+        let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?;
+        let groups = addresses.iter().filter_map(|address| match address {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(address) => {
+                let [.., a, b, c] = address.octets();
+                Some([0x33, 0x33, 0xFF, a, b, c])
+            }
+        });
+        let joined = groups.map(|group| (libc::PACKET_MR_MULTICAST, group));
+        for (kind, group) in joined.chain(any_vlan.then_some((libc::PACKET_MR_PROMISC, [0; 6]))) {
+            let mut address = [0; 8];
+            address[..6].copy_from_slice(&group);
+            let request = libc::packet_mreq {
+                mr_ifindex: self.index as libc::c_int,
+                mr_type: kind as libc::c_ushort,
+                mr_alen: 6,
+                mr_address: address,
+            };
+            // SAFETY: the pointer and length describe `request`, which outlives the call.
+            let status = unsafe {
+                libc::setsockopt(
+                    socket.as_raw_fd(),
+                    libc::SOL_PACKET,
+                    libc::PACKET_ADD_MEMBERSHIP,
+                    (&raw const request).cast(),
+                    size_of_val(&request) as libc::socklen_t,
+                )
+            };
+            if status < 0 {
+                return Err(io::Error::last_os_error());
+            }
         }
+        Ok(Listening { _socket: socket })
     }
 
     /// Makes the driver hand over whole frames, with tags and checksums in them: `ethtool -K NAME rxvlan off txvlan off tx
@@ -156,21 +190,10 @@ impl Device {
     }
 }
 
-/// The device below a VLAN device, and its identifier; `None` for other devices.
-fn vlan(control: &OwnedFd, name: &str) -> Option<(String, u16)> {
-    let asked = |command: libc::c_int| {
-        let mut request = VlanRequest { command, name: [0; 24], answer: [0; 24], qos: 0 };
-        for (to, from) in request.name.iter_mut().take(23).zip(name.bytes()) {
-            *to = from;
-        }
-        // SAFETY: the request reads and writes one `vlan_ioctl_args`, to which we pass an exclusive pointer.
-        let status = unsafe { libc::ioctl(control.as_raw_fd(), SIOCGIFVLAN as _, &raw mut request) };
-        (status >= 0).then_some(request.answer)
-    };
-    let [a, b, c, d, ..] = asked(GET_VLAN_VID)?;
-    let below = asked(GET_VLAN_REALDEV_NAME)?;
-    let below = below.split(|octet| *octet == 0).next()?;
-    Some((String::from_utf8(below.to_vec()).ok()?, u16::try_from(i32::from_ne_bytes([a, b, c, d])).ok()?))
+/// What a device receives besides frames to its address; it ends when this is dropped, or the process ends.
+#[derive(Debug)]
+pub struct Listening {
+    _socket: OwnedFd,
 }
 
 /// A request about an interface, with its name.

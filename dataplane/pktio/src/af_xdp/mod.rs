@@ -4,8 +4,8 @@
 //! interface ──► chain of XDP parts ──► bpf::filter ──selected──► socket of the queue ──► AfXdpPort ──► frame stack
 //!                     └──what parts take    └──everything else──► the kernel
 //! ```
-//! An [`Interface`] is the selection on one interface, the last part of its chain ([`crate::xdp`]); its address, routes and neighbours stay the kernel's. A
-//! [`Memory`] holds the frames of one worker. An [`AfXdpPort`] is some queues of one interface, served by one worker.
+//! An [`Interface`] is the selection on one interface, the last part of its chain ([`crate::xdp`]). The kernel keeps its own addresses,
+//! routes and neighbours; others, which only we know, may be there beside them. A [`Memory`] holds the frames of one worker. An [`AfXdpPort`] is some queues of one interface, served by one worker.
 //! Zero-copy is used where the driver has it, else the kernel copies, which is said once in the log.
 //!
 //! Program, sockets and memory go with the descriptors: when the process ends, in whatever way, the interface is as

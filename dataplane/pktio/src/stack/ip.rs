@@ -24,6 +24,13 @@ impl<F: FramePort> IpStack<F> {
         Ok(IpStack { core: Core::new(frames, tags.into(), neighbours)? })
     }
 
+    /// The same for a link whose packets have up to `mtu` octets; the device's MTU may be lower.
+    #[must_use]
+    pub fn with_mtu(mut self, mtu: usize) -> IpStack<F> {
+        self.core.limit_mtu(mtu);
+        self
+    }
+
     /// The frame port below.
     pub fn frames(&mut self) -> &mut F {
         &mut self.core.frames

@@ -12,14 +12,13 @@
 //! the neighbours that they were made from. A port that finds them missing, of an older version, or of another port makes
 //! new ones. The next hop of other packets is looked up by address: the route among ranges, the neighbour by a hash.
 //!
-//! Outer fragments are not reassembled here: on
-//! an interface shared with the kernel they never come here but to the kernel's socket, elsewhere they are dropped
-//! and counted.
+//! Outer fragments are not reassembled here: those to addresses of the kernel's never come here but to the kernel's
+//! socket, others are dropped and counted.
 //!
-//! On a shared interface the kernel keeps its addresses, routes and neighbours ([`kernel::KernelTables`]). A packet
-//! whose next hop is not known, or lies behind another interface, goes through the kernel ([`Slow`]), which
-//! resolves the next hop with it: nothing is lost meanwhile. An interface of our own ([`resolver::Resolver`]) answers
-//! and asks ARP (RFC 826) and neighbour discovery (RFC 4861) itself.
+//! For addresses of the kernel's, its routes and neighbours count ([`kernel::KernelTables`]). A packet whose next hop
+//! is not known, or lies behind another interface, goes through the kernel ([`Slow`]), which resolves the next hop with
+//! it: nothing is lost meanwhile. For addresses of our own a [`resolver::Resolver`] answers and asks ARP (RFC 826) and
+//! neighbour discovery (RFC 4861).
 //!
 //! UDP checksums of received datagrams are not verified: adapters have done so, and on virtual links between
 //! machines of one host the field is not filled in. The outer IPv4 header is.
@@ -27,7 +26,7 @@
 pub(crate) mod header;
 pub mod ip;
 pub mod kernel;
-mod netlink;
+pub(crate) mod netlink;
 pub mod raw;
 pub mod resolver;
 mod routes;
@@ -116,6 +115,13 @@ impl Link {
             return None;
         }
         Some((u16::from_be_bytes([frame[header - 2], frame[header - 1]]), payload))
+    }
+
+    /// Takes tags with priority bits only off a frame of our VLAN; whether there were any.
+    #[cold]
+    fn settle(&self, frame: &mut FrameMut<'_>) -> bool {
+        let more = self.tags.settle(frame.packet_mut());
+        more.inspect(|more| frame.trim_front(*more)).is_some()
     }
 
     /// Whether a frame is of another VLAN.
@@ -218,6 +224,11 @@ impl<F: FramePort> Core<F> {
         }
     }
 
+    /// Packets of the link have no more than `mtu` octets.
+    fn limit_mtu(&mut self, mtu: usize) {
+        self.mtu = self.mtu.min(mtu);
+    }
+
     /// Receives frames and turns them into packets by `strip`; from the kernel's socket when there are none.
     fn receive(
         &mut self,
@@ -251,7 +262,14 @@ impl<F: FramePort> Core<F> {
         let (link, neighbours) = (&self.link, &mut self.neighbours);
         let (not_served, unknown_vlan) = (&mut self.not_served, &mut self.unknown_vlan);
         if received > 0 {
-            batch.retain(|mut frame| match strip(link, neighbours, &mut frame) {
+            let mut strip = |neighbours: &Neighbours, frame: &mut FrameMut<'_>| {
+                let received = strip(link, neighbours, frame);
+                match received {
+                    Received::Other if link.settle(frame) => strip(link, neighbours, frame),
+                    _ => received,
+                }
+            };
+            batch.retain(|mut frame| match strip(neighbours, &mut frame) {
                 Received::Packet => true,
                 Received::Other => {
                     let taken = match neighbours {

@@ -7,6 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use packet::ethernet::Mac;
 
+use crate::vlan::Protocol;
+
 // linux/rtnetlink.h and linux/neighbour.h.
 const RTMGRP_LINK: u32 = 0x1;
 const RTMGRP_NEIGH: u32 = 0x4;
@@ -31,6 +33,14 @@ const TABLE_MAIN: u8 = 254;
 const TABLE_LOCAL: u8 = 255;
 const UNICAST: u8 = 1;
 const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_LINK: u16 = 5;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_LINK_NETNSID: u16 = 37;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const IFLA_VLAN_ID: u16 = 1;
+const IFLA_VLAN_PROTOCOL: u16 = 5;
 /// Lengths of the headers before the attributes.
 const HEADER: usize = 16;
 const BODY: usize = 12;
@@ -65,16 +75,27 @@ pub(super) struct Route {
     pub(super) gateway: Option<IpAddr>,
 }
 
+/// A VLAN device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct VlanDevice {
+    pub(crate) name: String,
+    pub(crate) index: u32,
+    /// Number of the device below.
+    pub(crate) below: u32,
+    pub(crate) protocol: Protocol,
+    pub(crate) id: u16,
+}
+
 /// A socket to the kernel's routing.
 #[derive(Debug)]
-pub(super) struct Netlink {
+pub(crate) struct Netlink {
     fd: OwnedFd,
     sequence: u32,
 }
 
 impl Netlink {
     /// A socket for questions.
-    pub(super) fn open() -> io::Result<Netlink> {
+    pub(crate) fn open() -> io::Result<Netlink> {
         let socket = Netlink::bind(0)?;
         // SAFETY: the pointer and length describe the constant.
         let status = unsafe {
@@ -211,6 +232,13 @@ impl Netlink {
         }
     }
 
+    /// The VLAN devices of the namespace.
+    pub(crate) fn vlans(&mut self) -> io::Result<Vec<VlanDevice>> {
+        let mut found = Vec::new();
+        self.dump(libc::RTM_GETLINK, libc::RTM_NEWLINK, |body| found.extend(vlan(body)))?;
+        Ok(found)
+    }
+
     /// The routes of the main table and of the machine's own addresses.
     pub(super) fn routes(&mut self) -> io::Result<Vec<Route>> {
         let mut found = Vec::new();
@@ -284,6 +312,39 @@ fn neighbour(body: &[u8], interface: u32) -> Option<Neighbour> {
     Some(Neighbour { address: to?, mac: mac?, stale: state & NUD_STALE != 0 })
 }
 
+/// A VLAN device on another one of the same namespace; `None` for other devices.
+fn vlan(body: &[u8]) -> Option<VlanDevice> {
+    let index = number(body.get(4..8)?)?;
+    let (mut name, mut below, mut info) = (None, None, &[][..]);
+    for (kind, value) in attributes(body, LINK_BODY) {
+        match kind {
+            IFLA_IFNAME => name = text(value),
+            IFLA_LINK => below = number(value),
+            IFLA_LINK_NETNSID => return None,
+            IFLA_LINKINFO => info = value,
+            _ => {}
+        }
+    }
+    let of_info = |wanted| attributes(info, 0).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    if text(of_info(IFLA_INFO_KIND)?)? != "vlan" {
+        return None;
+    }
+    let data = of_info(IFLA_INFO_DATA)?;
+    let of_data = |wanted| {
+        let value = attributes(data, 0).find(|(kind, _)| *kind == wanted);
+        value.and_then(|(_, value)| <[u8; 2]>::try_from(value).ok())
+    };
+    let protocol = Protocol::of(u16::from_be_bytes(of_data(IFLA_VLAN_PROTOCOL)?))?;
+    let id = u16::from_ne_bytes(of_data(IFLA_VLAN_ID)?);
+    Some(VlanDevice { name: name?, index, below: below?, protocol, id })
+}
+
+/// A text that ends with a zero.
+fn text(value: &[u8]) -> Option<String> {
+    let end = value.iter().position(|octet| *octet == 0).unwrap_or(value.len());
+    String::from_utf8(value[..end].to_vec()).ok()
+}
+
 fn route(body: &[u8]) -> Option<Route> {
     let fixed = body.get(..BODY)?;
     if !matches!(fixed[4], TABLE_MAIN | TABLE_LOCAL) {
@@ -312,4 +373,66 @@ fn route(body: &[u8]) -> Option<Route> {
     }
     route.interface = route.interface.filter(|_| simple);
     Some(route)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut out = (4 + value.len() as u16).to_ne_bytes().to_vec();
+        out.extend(kind.to_ne_bytes());
+        out.extend(value);
+        out.resize(out.len().next_multiple_of(4), 0);
+        out
+    }
+
+    /// The body of an RTM_NEWLINK as the kernel sends it for a VLAN device, with other attributes in between.
+    fn device(kind: &str, below: &[Vec<u8>], protocol: [u8; 2], id: u16) -> Vec<u8> {
+        let mut out = vec![0; LINK_BODY];
+        out[4..8].copy_from_slice(&7u32.to_ne_bytes());
+        let flags = attribute(2, &[1, 0, 0, 0, 255, 255, 255, 255]);
+        let data =
+            [attribute(IFLA_VLAN_PROTOCOL, &protocol), attribute(IFLA_VLAN_ID, &id.to_ne_bytes()), flags]
+                .concat();
+        let info =
+            [attribute(IFLA_INFO_KIND, &[kind.as_bytes(), &[0]].concat()), attribute(IFLA_INFO_DATA, &data)]
+                .concat();
+        out.extend(attribute(IFLA_IFNAME, b"eth0.100\0"));
+        out.extend(attribute(13, &1000u32.to_ne_bytes()));
+        out.extend(below.concat());
+        out.extend(attribute(IFLA_LINKINFO, &info));
+        out.extend(attribute(IFLA_ADDRESS, &[2, 0, 0, 0, 0, 1]));
+        out
+    }
+
+    #[test]
+    fn vlan_devices_are_told_by_protocol_and_identifier() {
+        let on = attribute(IFLA_LINK, &3u32.to_ne_bytes());
+        let expected =
+            |protocol, id| VlanDevice { name: "eth0.100".into(), index: 7, below: 3, protocol, id };
+        let body = device("vlan", std::slice::from_ref(&on), [0x81, 0], 100);
+        assert_eq!(vlan(&body), Some(expected(Protocol::Customer, 100)));
+        let service = device("vlan", std::slice::from_ref(&on), [0x88, 0xA8], 4094);
+        assert_eq!(vlan(&service), Some(expected(Protocol::Service, 4094)));
+        let elsewhere = attribute(IFLA_LINK_NETNSID, &[0; 4]);
+        for other in [
+            device("veth", std::slice::from_ref(&on), [0x81, 0], 100),
+            device("vlan", &[], [0x81, 0], 100),
+            device("vlan", &[on.clone(), elsewhere], [0x81, 0], 100),
+            device("vlan", &[on], [8, 0], 100),
+        ] {
+            assert_eq!(vlan(&other), None);
+        }
+        for length in 0..body.len() {
+            vlan(&body[..length]);
+        }
+    }
+
+    /// The kernel answers the question, whether it knows VLAN devices or not.
+    #[test]
+    fn the_kernel_lists_its_devices() {
+        let all = Netlink::open().unwrap().vlans().unwrap();
+        assert!(all.iter().all(|device| !device.name.is_empty() && device.index > 0), "{all:?}");
+    }
 }

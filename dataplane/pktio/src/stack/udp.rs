@@ -41,6 +41,13 @@ impl<F: FramePort> UdpStack<F> {
         Ok(UdpStack { core, local, number, peers: View::default() })
     }
 
+    /// The same for a link whose packets have up to `mtu` octets; the device's MTU may be lower.
+    #[must_use]
+    pub fn with_mtu(mut self, mtu: usize) -> UdpStack<F> {
+        self.core.limit_mtu(mtu);
+        self
+    }
+
     /// The frame port below.
     pub fn frames(&mut self) -> &mut F {
         &mut self.core.frames

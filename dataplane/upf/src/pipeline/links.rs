@@ -2,10 +2,12 @@
 //! ones.
 //!
 //! The MTU of an interface with tunnels is that of the device with the UPF's address at the start, or the configured one
-//! of a link that the kernel does not know. The headers of a tunnel reduce it: outer IP, UDP, and GTP-U with a PDU Session
-//! Container.
+//! of a link whose addresses the kernel does not know. The headers of a tunnel reduce it: outer IP, UDP, and GTP-U with a
+//! PDU Session Container.
 
 use std::net::IpAddr;
+
+use pktio::af_xdp::device::Device;
 
 use super::mtu::Router;
 use crate::interface::{Backend, Role};
@@ -102,13 +104,14 @@ fn find(interface: &Interface) -> Link {
         let address = interface.local().ip();
         let mtu = match config.backend {
             Backend::Dpdk | Backend::Memif => config.link_mtu().into(),
-            Backend::Kernel | Backend::AfXdp => known(net::link::mtu_at(address), interface.name()),
+            Backend::AfXdp => of_af_xdp(interface),
+            Backend::Kernel => known(net::link::mtu_at(address), interface.name()),
         };
         return Link::of_tunnels(mtu, address);
     };
     let mtu = match config.backend {
         Backend::Kernel => u32::MAX,
-        Backend::AfXdp => known(net::link::mtu_of(config.device()).map(Some), interface.name()) as u32,
+        Backend::AfXdp => of_af_xdp(interface) as u32,
         Backend::Dpdk | Backend::Memif => config.link_mtu().into(),
     };
     let (v4, v6) = (dnn.gateway_v4().map(|own| own.address()), dnn.gateway_v6().map(|own| own.address()));
@@ -117,6 +120,12 @@ fn find(interface: &Interface) -> Link {
         ipv6: v6.and_then(|address| if let IpAddr::V6(address) = address { Some(address) } else { None }),
     };
     Link { mtu, clamp: dnn.mtu, router }
+}
+
+fn of_af_xdp(interface: &Interface) -> usize {
+    let config = &interface.config;
+    let mtu = Device::find(config.device()).and_then(|device| config.mtu_on(&device));
+    known(mtu.map(|mtu| u32::try_from(mtu).ok()), interface.name())
 }
 
 fn known(mtu: std::io::Result<Option<u32>>, link: &str) -> usize {

@@ -12,22 +12,23 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use net::link::Cidr;
+use pktio::af_xdp::device::Listening;
 use pktio::af_xdp::{AfXdpPort, Interface, Memory, Options};
 use pktio::bpf::filter::Select;
 use pktio::capture::{Tap, Tapped, Taps};
 use pktio::poll::AnyOf;
 use pktio::stack::Neighbours;
-use pktio::stack::ip::IpStack;
 use pktio::stack::kernel::KernelTables;
 use pktio::stack::raw::RawPort;
-use pktio::stack::udp::UdpStack;
+use pktio::stack::resolver::Resolver;
 use pktio::trunk::{Share, Trunk};
 use pktio::udp::UdpPort;
 use pktio::vlan::Tags;
 use pktio::{FramePort, Port, Sent, Vector, crossing};
 use telemetry::DropReason;
 
-use super::PortError;
+use super::{PortError, own};
 use crate::interface::InterfaceConfig;
 
 /// A device, found by its name, with its interfaces; exists from the start until its queues are no longer served.
@@ -45,12 +46,7 @@ type Sockets = (Arc<Attached>, Trunk<AfXdpPort>);
 
 /// An interface on a device.
 struct Member {
-    place: String,
-    tags: Tags,
-    /// Its packets.
-    selects: Vec<Select>,
-    /// Its address; `None` for a data network.
-    address: Option<IpAddr>,
+    interface: crate::interfaces::Interface,
     /// Copies frames for a capture.
     tap: Option<Tap>,
     /// The kernel's tables for its VLAN device.
@@ -61,6 +57,10 @@ struct Member {
 struct Attached {
     interface: Arc<Interface>,
     tables: Arc<KernelTables>,
+    /// The neighbours of each interface with addresses of its own. Headers made from them have this device's address.
+    resolvers: Vec<Option<Resolver>>,
+    /// What the device receives for these besides frames to its address. It ends with the device.
+    _listening: Option<Listening>,
 }
 
 /// Opens the device of some interfaces.
@@ -68,20 +68,10 @@ pub fn open(
     interfaces: &[&crate::interfaces::Interface],
     taps: Option<&Taps>,
 ) -> Result<Arc<AfXdp>, PortError> {
-    let members = interfaces.iter().map(|interface| {
-        let local = interface.local();
-        let tunnels = interface.role().has_tunnels();
-        Member {
-            place: interface.place.clone(),
-            tags: interface.config.vlan,
-            selects: match &interface.dnn {
-                Some(dnn) => super::pools(dnn),
-                None => vec![Select::Udp(local.ip(), local.port())],
-            },
-            address: tunnels.then(|| local.ip()),
-            tap: super::tap(interface, taps),
-            tables: Mutex::default(),
-        }
+    let members = interfaces.iter().map(|interface| Member {
+        interface: (*interface).clone(),
+        tap: super::tap(interface, taps),
+        tables: Mutex::default(),
     });
     let members: Vec<Member> = members.collect();
     let place = interfaces.iter().map(|interface| interface.place.as_str()).collect::<Vec<_>>().join(", ");
@@ -91,6 +81,43 @@ pub fn open(
     Ok(Arc::new(AfXdp { place, config, members, attached, trunks: Mutex::default() }))
 }
 
+impl Member {
+    fn tags(&self) -> Tags {
+        self.interface.config.tags()
+    }
+
+    /// Addresses of its own.
+    fn own(&self) -> impl Iterator<Item = IpAddr> {
+        self.interface.config.addresses.iter().map(Cidr::address)
+    }
+
+    /// The packets that XDP takes for it.
+    fn selects(&self) -> Vec<Select> {
+        let mut selects: Vec<Select> = self.own().map(Select::Own).collect();
+        if !selects.is_empty() && !self.tags().is_empty() {
+            // Without tags the kernel has neighbours there too, which may tell it something.
+            selects.push(Select::Announcements);
+        }
+        match &self.interface.dnn {
+            Some(dnn) => selects.extend(super::pools(dnn)),
+            None if selects.is_empty() => {
+                let local = self.interface.local();
+                selects.push(Select::Udp(local.ip(), local.port()));
+            }
+            None => {}
+        }
+        selects
+    }
+
+    /// Its share of the device.
+    fn share(&self) -> Share {
+        let tunnels = self.interface.role().has_tunnels();
+        let local =
+            tunnels.then(|| self.interface.local().ip()).filter(|local| self.own().all(|own| own != *local));
+        Share { tags: self.tags(), addresses: self.own().chain(local).collect(), others: !tunnels }
+    }
+}
+
 impl AfXdp {
     fn attached(&self) -> Arc<Attached> {
         Arc::clone(&self.attached.lock().unwrap_or_else(PoisonError::into_inner))
@@ -98,6 +125,11 @@ impl AfXdp {
 
     fn member(&self, number: usize) -> Result<&Member, PortError> {
         self.members.get(number).ok_or_else(super::no_port)
+    }
+
+    /// An interface of the device.
+    pub fn configured(&self, number: usize) -> Result<&crate::interfaces::Interface, PortError> {
+        Ok(&self.member(number)?.interface)
     }
 
     /// The present interface.
@@ -128,15 +160,15 @@ impl AfXdp {
 
     /// The kernel's tables for an interface of the device: those of its VLAN device, if it has tags.
     fn tables(&self, member: &Member, attached: &Attached) -> Result<Arc<KernelTables>, PortError> {
-        if member.tags.is_empty() {
+        if member.tags().is_empty() || member.interface.config.has_own_addresses() {
             return Ok(Arc::clone(&attached.tables));
         }
         let mut tables = member.tables.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = tables.as_ref().filter(|known| !known.is_gone()) {
             return Ok(Arc::clone(known));
         }
-        let routing = |error| PortError::Routing { place: member.place.clone(), error };
-        let device = attached.interface.device().with_tags(member.tags).map_err(routing)?;
+        let routing = |error| PortError::Routing { place: member.interface.place.clone(), error };
+        let device = attached.interface.device().with_tags(member.tags()).map_err(routing)?;
         let found = Arc::new(KernelTables::follow(device.index).map_err(routing)?);
         *tables = Some(Arc::clone(&found));
         Ok(found)
@@ -175,13 +207,9 @@ impl AfXdp {
         match trunks.get(&worker.0) {
             Some((known, trunk)) if Arc::ptr_eq(known, attached) => Ok(trunk.clone()),
             _ => {
-                let shares = self.members.iter().map(|member| Share {
-                    tags: member.tags,
-                    addresses: member.address.into_iter().collect(),
-                    others: member.address.is_none(),
-                });
+                let shares: Vec<Share> = self.members.iter().map(Member::share).collect();
                 let frames = self.sockets(worker, attached, memory)?;
-                let trunk = Trunk::new(frames, &shares.collect::<Vec<_>>());
+                let trunk = Trunk::new(frames, &shares);
                 trunks.insert(worker.0, (Arc::clone(attached), trunk.clone()));
                 Ok(trunk)
             }
@@ -192,16 +220,16 @@ impl AfXdp {
 fn attach(place: &str, config: &InterfaceConfig, members: &[Member]) -> Result<Arc<Attached>, PortError> {
     let mut wanted: Vec<(Tags, Vec<Select>)> = Vec::new();
     for member in members {
-        match wanted.iter_mut().find(|(tags, _)| *tags == member.tags) {
-            Some((_, selects)) => selects.extend(&member.selects),
-            None => wanted.push((member.tags, member.selects.clone())),
+        match wanted.iter_mut().find(|(tags, _)| *tags == member.tags()) {
+            Some((_, selects)) => selects.extend(member.selects()),
+            None => wanted.push((member.tags(), member.selects())),
         }
     }
     let interface = Interface::open_for(config.device(), &wanted)
         .map_err(|error| PortError::AfXdp { place: place.to_owned(), error })?;
     let device = interface.device();
     if let Err(error) = device.keep_tags() {
-        if members.iter().any(|member| !member.tags.is_empty()) {
+        if members.iter().any(|member| !member.tags().is_empty()) {
             return Err(PortError::Device {
                 place: place.to_owned(),
                 error: format!("{} takes VLAN tags off before AF_XDP sees the frames: {error}", device.name),
@@ -214,17 +242,18 @@ fn attach(place: &str, config: &InterfaceConfig, members: &[Member]) -> Result<A
             "the driver takes VLAN tags off before AF_XDP sees the frames: those of all VLANs reach this interface"
         );
     }
-    let tables = KernelTables::follow(device.index)
-        .map_err(|error| PortError::Routing { place: place.to_owned(), error })?;
-    Ok(Arc::new(Attached { interface, tables: Arc::new(tables) }))
-}
-
-/// The packets of the interface.
-pub enum Content {
-    /// In tunnels; the kernel's socket handles the packets that AF_XDP does not.
-    Tunnels(UdpPort),
-    /// Of a data network.
-    Packets,
+    let routing = |error| PortError::Routing { place: place.to_owned(), error };
+    let tables = Arc::new(KernelTables::follow(device.index).map_err(routing)?);
+    let own = || members.iter().filter(|member| member.interface.config.has_own_addresses());
+    let addresses: Vec<IpAddr> = own().flat_map(Member::own).collect();
+    let tagged = own().any(|member| !member.tags().is_empty());
+    let listening = (!addresses.is_empty()).then(|| device.listen(&addresses, tagged)).transpose();
+    let resolvers = members.iter().map(|member| {
+        let config = &member.interface.config;
+        config.has_own_addresses().then(|| Resolver::new(&config.addresses, &config.gateways))
+    });
+    let resolvers = resolvers.collect();
+    Ok(Arc::new(Attached { tables, resolvers, _listening: listening.map_err(routing)?, interface }))
 }
 
 /// One worker's port of an interface: its queues of the device, with the stack on them.
@@ -234,7 +263,8 @@ pub struct Queues {
     member: usize,
     /// Number of this worker, and number of workers.
     worker: (u32, u32),
-    content: Content,
+    /// The kernel's socket for packets in tunnels that AF_XDP does not handle.
+    gtpu: Option<UdpPort>,
     attached: Arc<Attached>,
     tables: Arc<KernelTables>,
     /// `None` while there is no interface.
@@ -246,11 +276,12 @@ pub struct Queues {
 
 impl Queues {
     /// Opens interface number `member` of a device for worker number `worker.0` of `worker.1`, with frames of `memory`.
+    /// `gtpu` is the socket of an interface with tunnels at an address of the kernel's.
     pub fn open(
         from: &Arc<AfXdp>,
         member: usize,
         worker: (u32, u32),
-        content: Content,
+        gtpu: Option<UdpPort>,
         memory: &mut Memory,
     ) -> Result<Queues, PortError> {
         let (from, attached) = (Arc::clone(from), from.attached());
@@ -261,7 +292,7 @@ impl Queues {
             from,
             member,
             worker,
-            content,
+            gtpu,
             attached: Arc::clone(&attached),
             tables: Arc::clone(&tables),
             port: None,
@@ -280,13 +311,12 @@ impl Queues {
     ) -> Result<Box<dyn Port>, PortError> {
         let (from, member) = (&self.from, self.from.member(self.member)?);
         let port = if from.members.len() == 1 {
-            self.stack(from.sockets(self.worker, attached, memory)?, tables, member)
+            self.stack(from.sockets(self.worker, attached, memory)?, tables, attached)
         } else {
             let trunk = from.trunk(self.worker, attached, memory)?;
-            let mtu = attached.interface.device().mtu;
-            trunk.branch(self.member, mtu).and_then(|branch| self.stack(branch, tables, member))
+            trunk.branch(self.member).and_then(|branch| self.stack(branch, tables, attached))
         };
-        port.map_err(|error| PortError::Routing { place: member.place.clone(), error })
+        port.map_err(|error| PortError::Routing { place: member.interface.place.clone(), error })
     }
 
     /// Receives from `port` from now on, and waits for the end of its device.
@@ -317,20 +347,17 @@ impl Queues {
         &self,
         frames: F,
         tables: &KernelTables,
-        member: &Member,
+        attached: &Attached,
     ) -> io::Result<Box<dyn Port>> {
-        let frames = Tapped::new(frames, member.tap.clone());
-        let reader = tables.reader();
-        Ok(match &self.content {
-            Content::Tunnels(gtpu) => {
-                let neighbours = Neighbours::Kernel(reader, Box::new(gtpu.share()));
-                Box::new(UdpStack::new(frames, gtpu.local(), member.tags, neighbours)?)
-            }
-            Content::Packets => {
-                let neighbours = Neighbours::Kernel(reader, Box::new(RawPort::open()?));
-                Box::new(IpStack::new(frames, member.tags, neighbours)?)
-            }
-        })
+        let member = &self.from.members[self.member];
+        let kernel = |slow| Neighbours::Kernel(tables.reader(), slow);
+        let neighbours = match (&attached.resolvers[self.member], &self.gtpu) {
+            (Some(resolver), _) => Neighbours::Own(Box::new(resolver.share())),
+            (None, Some(gtpu)) => kernel(Box::new(gtpu.share())),
+            (None, None) => kernel(Box::new(RawPort::open()?)),
+        };
+        let mtu = member.interface.config.mtu_on(attached.interface.device())?;
+        own::stack(Tapped::new(frames, member.tap.clone()), &member.interface, neighbours, mtu)
     }
 
     /// Opens the interface that has replaced one that is gone. Its frames come from a new memory, as the state

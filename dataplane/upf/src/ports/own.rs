@@ -1,4 +1,4 @@
-//! Interfaces that the kernel does not know, by DPDK or memif.
+//! Interfaces whose addresses the kernel does not know: all by DPDK or memif, and those by AF_XDP that have `addresses`.
 //!
 //! Addresses, routers, VLAN and MTU are those of the configuration; the UPF itself does ARP and neighbour
 //! discovery and answers pings ([`Resolver`]). Each worker has a queue of its own, and all share the neighbours. Messages of
@@ -19,7 +19,7 @@ use pktio::{FramePort, Port};
 use super::{PortError, tap};
 use crate::interfaces::Interface;
 
-/// An interface that the kernel does not know.
+/// An interface on a device that the kernel does not know.
 pub struct Own {
     /// The port of each worker, until it has got it.
     pub ports: Vec<Option<Box<dyn Port>>>,
@@ -42,15 +42,14 @@ pub fn interfaces<F: FramePort + 'static>(
         return Ok(vec![Own::new(queues, interface, taps)?]);
     }
     let shares = interfaces.iter().map(|interface| Share {
-        tags: interface.config.vlan,
+        tags: interface.config.tags(),
         addresses: interface.config.addresses.iter().map(Cidr::address).collect(),
         others: !interface.role().has_tunnels(),
     });
     let shares: Vec<Share> = shares.collect();
     let trunks: Vec<_> = queues.into_iter().map(|frames| Trunk::new(frames, &shares)).collect();
     let own = interfaces.iter().enumerate().map(|(number, interface)| {
-        let mtu = interface.config.link_mtu().into();
-        let branches: io::Result<Vec<_>> = trunks.iter().map(|trunk| trunk.branch(number, mtu)).collect();
+        let branches: io::Result<Vec<_>> = trunks.iter().map(|trunk| trunk.branch(number)).collect();
         Own::new(branches.map_err(|error| routing(interface, error))?, interface, taps)
     });
     own.collect()
@@ -70,22 +69,39 @@ impl Own {
         let config = &interface.config;
         let tap = tap(interface, taps);
         let resolver = Resolver::new(&config.addresses, &config.gateways);
-        let routing = |error| routing(interface, error);
         let mut own = Own { ports: Vec::new(), outboxes: Vec::new() };
         for frames in queues {
-            let frames = Tapped::new(frames, tap.clone());
             let neighbours = Neighbours::Own(Box::new(resolver.share()));
-            let port: Box<dyn Port> = if !interface.role().has_tunnels() {
-                Box::new(IpStack::new(frames, config.vlan, neighbours).map_err(routing)?)
-            } else {
-                let stack =
-                    UdpStack::new(frames, interface.local(), config.vlan, neighbours).map_err(routing)?;
-                let (shared, outbox) = outbox::share(stack);
-                own.outboxes.push(outbox);
-                Box::new(shared)
-            };
-            own.ports.push(Some(port));
+            let frames = Tapped::new(frames, tap.clone());
+            let port = stack(frames, interface, neighbours, config.link_mtu().into());
+            let port = port.map_err(|error| routing(interface, error))?;
+            own.ports.push(Some(with_outbox(port, interface, &mut own.outboxes)));
         }
         Ok(own)
     }
+}
+
+/// The stack of an interface on its frames, for packets of up to `mtu` octets.
+pub fn stack<F: FramePort + 'static>(
+    frames: F,
+    interface: &Interface,
+    neighbours: Neighbours,
+    mtu: usize,
+) -> io::Result<Box<dyn Port>> {
+    let tags = interface.config.tags();
+    Ok(if interface.role().has_tunnels() {
+        Box::new(UdpStack::new(frames, interface.local(), tags, neighbours)?.with_mtu(mtu))
+    } else {
+        Box::new(IpStack::new(frames, tags, neighbours)?.with_mtu(mtu))
+    })
+}
+
+/// Lets others send through a worker's port, if it is of an interface with tunnels.
+pub fn with_outbox(port: Box<dyn Port>, interface: &Interface, outboxes: &mut Vec<Outbox>) -> Box<dyn Port> {
+    if !interface.role().has_tunnels() {
+        return port;
+    }
+    let (shared, outbox) = outbox::share(port);
+    outboxes.push(outbox);
+    Box::new(shared)
 }

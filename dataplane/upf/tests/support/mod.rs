@@ -189,6 +189,34 @@ pub fn placed(cp_seid: u64, n3: &str, n6: &str) -> SessionEstablishmentRequest {
     request
 }
 
+/// The addresses of UE number `number`.
+pub fn ue_addresses(number: u8) -> (Ipv4Addr, Ipv6Addr) {
+    (Ipv4Addr::new(10, 45, 0, number), Ipv6Addr::new(0xfd00, 0x45, 0, number.into(), 0, 0, 0, 2))
+}
+
+/// The rules of a UE's session in these network instances, behind this gNB.
+pub fn session_behind(
+    cp_seid: u64,
+    number: u8,
+    [n3, n6]: [&str; 2],
+    gnb: IpAddr,
+) -> SessionEstablishmentRequest {
+    let mut request = placed(cp_seid, n3, n6);
+    let (v4, v6) = ue_addresses(number);
+    for address in request.create_pdrs.iter_mut().filter_map(|pdr| pdr.pdi.ue_ip_address.as_mut()) {
+        (address.ipv4, address.ipv6) = (Some(v4), Some(v6));
+    }
+    if let Some(down) = &mut request.create_fars[1].forwarding_parameters {
+        down.outer_header_creation = Some(OuterHeaderCreation::gtpu(GNB_TEID, gnb));
+    }
+    // The CP function has no interface of its own here.
+    request.create_pdrs.truncate(2);
+    request.create_fars.truncate(2);
+    let (ipv4, ipv6) = (gnb.is_ipv4(), gnb.is_ipv6());
+    request.create_pdrs[0].pdi.f_teid = Some(FTeid::Choose { ipv4, ipv6, id: Some(1) });
+    request
+}
+
 /// A session of Ethernet frames that go down in tunnel `gnb_teid`.
 pub fn ethernet_establishment(gnb_teid: u32) -> SessionEstablishmentRequest {
     let mut request = establishment(u64::from(gnb_teid));
