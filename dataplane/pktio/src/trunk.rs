@@ -16,14 +16,14 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use packet::ethernet::{self, Mac};
 use packet::protocol;
 use telemetry::DropReason;
 
-use crate::poll::{AnyOf, Waker};
+use crate::poll::Waker;
 use crate::vlan::Tags;
 use crate::{FramePort, Port, Sent, VECTOR, Vector};
 
@@ -133,10 +133,10 @@ impl<F: FramePort> Trunk<F> {
         if number >= inner.waiting.len() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let any = inner.frames.fd().map(|fd| AnyOf::new([fd])).transpose()?;
+        let fd = inner.frames.fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
         let (mac, mtu) = (inner.frames.mac(), inner.frames.mtu());
         inner.ports[number] += 1;
-        Ok(Branch { trunk: Arc::clone(&self.0), number, mac, mtu, any })
+        Ok(Branch { trunk: Arc::clone(&self.0), number, mac, mtu, fd })
     }
 }
 
@@ -211,8 +211,8 @@ pub struct Branch<F> {
     number: usize,
     mac: Mac,
     mtu: usize,
-    /// Over the device's descriptor.
-    any: Option<AnyOf>,
+    /// The device's descriptor under another number, so that one poller can wait for all branches.
+    fd: Option<OwnedFd>,
 }
 
 impl<F> Drop for Branch<F> {
@@ -262,7 +262,7 @@ impl<F: FramePort> Port for Branch<F> {
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.any.as_ref().map(AnyOf::as_fd)
+        self.fd.as_ref().map(AsFd::as_fd)
     }
 }
 

@@ -13,7 +13,9 @@ use types::Dnn;
 
 pub use smf::{BadSmf, Smf};
 
-use crate::interface::{self, Backend as Access, DpdkConfig, InterfaceConfig, Role, broadcasts};
+use crate::interface::{
+    self, Backend as Access, DpdkConfig, InterfaceConfig, MOST_ON_AF_XDP, Role, broadcasts,
+};
 use crate::interfaces::{Interface, Interfaces, MAX_INTERFACES};
 use crate::plan::Kind;
 use crate::tables::Receiver;
@@ -486,6 +488,14 @@ impl Config {
                 return Err(refuse(format!("no data network has it: add `interfaces: [{name}]` to one")));
             }
             interfaces[..i].iter().try_for_each(|other| self.check_pair(other, interface))?;
+            let device = |of: &Interface| (of.config.backend, of.config.device().to_owned());
+            let before = interfaces[..i].iter().filter(|other| device(other) == device(interface)).count();
+            if interface.config.backend == Access::AfXdp && before >= MOST_ON_AF_XDP {
+                let device = interface.config.device();
+                return Err(refuse(format!(
+                    "{device} has {MOST_ON_AF_XDP} interfaces already, the most that af_xdp serves on a device"
+                )));
+            }
         }
         Ok(())
     }

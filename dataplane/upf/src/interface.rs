@@ -14,6 +14,10 @@ const MTU: std::ops::RangeInclusive<u16> = 1280..=9000;
 /// MTU of a link that the kernel does not know, unless it is configured.
 const DEFAULT_MTU: u16 = 1500;
 
+/// Most interfaces on one device of `af_xdp`. The kernel limits the ways from a file to those who wait for it (fs/eventpoll.c): 50
+/// have the length of those from an AF_XDP socket to a worker.
+pub const MOST_ON_AF_XDP: usize = 50;
+
 /// The reference point of an interface (TS 23.501 §4.2.7), which says how its packets are parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -21,6 +21,7 @@ use packet::ethernet;
 use packet::gtpu::{self, PduSession, Signalling};
 use pktio::af_xdp::device::Device;
 use support::*;
+use upf::interface::MOST_ON_AF_XDP;
 use wire::*;
 
 /// Sizes of users' packets, up to the MTU of the data network.
@@ -401,4 +402,55 @@ fn a_device_may_come_back_with_fewer_queues() {
         }
     }
     world.running.stop();
+}
+
+/// As many interfaces on one device as the kernel lets wait for it: some with the kernel's addresses, some with their own.
+#[test]
+fn many_interfaces_share_a_device() {
+    const OF_KERNEL: u8 = 48;
+    let interface = |number: u8| {
+        let more = match number {
+            ..OF_KERNEL => String::new(),
+            _ => format!(r#", "vlan": {number}, "addresses": ["10.{number}.0.1/24"]"#),
+        };
+        format!(
+            r#"{{"name": "i{number}", "role": "n3", "network_instance": "i{number}", "gtpu": "10.{number}.0.1:2152",
+                "backend": "af_xdp", "device": "up0"{more}}}"#
+        )
+    };
+    let config = |count: u8| -> upf::Config {
+        let interfaces: Vec<_> = (0..count).map(interface).collect();
+        let text = format!(
+            r#"{{"pfcp": "127.0.0.7:8805", "smf": ["127.0.0.0/8"], "restoration_s": 0, "interfaces": [{}],
+                "dnn": [{{"name": "internet", "tun": "gw0", "ue_pool": {{"ipv4": "10.245.0.0/16"}}}}]}}"#,
+            interfaces.join(", ")
+        );
+        serde_json::from_str(&text).unwrap()
+    };
+    let most = MOST_ON_AF_XDP as u8;
+    let error = config(most + 1).validate().unwrap_err().to_string();
+    assert!(error.contains("upf.interfaces i50: up0 has 50 interfaces already"), "{error}");
+    let config = config(most);
+    config.validate().unwrap();
+
+    let net = Net::new(1);
+    net.runtime.block_on(async {
+        let links = Links::in_ns(&net.core).unwrap();
+        for number in (0..OF_KERNEL).filter(|number| *number != 9) {
+            links.add_address("up0", cidr(&format!("10.{number}.0.1/24"))).await.unwrap();
+        }
+    });
+    let running = Running::start(&net.core, &config);
+    let wire = Wire::open(&net.far, "far0");
+    let mac = net.core.enter(|| Device::find("up0").unwrap().mac).unwrap();
+    let hosts = config.interfaces.iter().zip(0..).map(|(own, number)| Host::new(number, 2, own.tags(), mac));
+    let site = Site { wire, hosts: hosts.collect() };
+    for host in &site.hosts {
+        let [upf, own] = [host.upf(false), host.address(false)];
+        let echo = outer(own, upf, &Signalling::EchoRequest { sequence: 5 }.build(), false);
+        let answer = outer(upf, own, &Signalling::EchoResponse { sequence: 5 }.build(), true);
+        // The first answers may go by way of the kernel, which has to ask for the host.
+        site.until(&format!("{own}"), &host.sent(&echo), &host.received(&answer));
+    }
+    running.stop();
 }

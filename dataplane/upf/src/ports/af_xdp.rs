@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use net::link::Cidr;
-use pktio::af_xdp::device::Listening;
-use pktio::af_xdp::{AfXdpPort, Interface, Memory, Options};
+use pktio::af_xdp::device::{Device, Listening};
+use pktio::af_xdp::{AfXdpError, AfXdpPort, Interface, Memory, Options};
 use pktio::bpf::filter::Select;
 use pktio::capture::{Tap, Tapped, Taps};
 use pktio::poll::AnyOf;
@@ -40,6 +40,10 @@ pub struct AfXdp {
     /// The sockets of each worker, if there are several interfaces.
     trunks: Mutex<HashMap<u32, Sockets>>,
 }
+
+/// Most interfaces on one device times workers: the kernel limits the ways from a file to those who wait for it
+/// (fs/eventpoll.c), and 500 have the length of those from the event of a device's end.
+const MOST_WAITING: usize = 500;
 
 /// A worker's sockets, and the device that they are on.
 type Sockets = (Arc<Attached>, Trunk<AfXdpPort>);
@@ -139,14 +143,27 @@ impl AfXdp {
 
     /// Number of queues that are served.
     pub fn queues(&self) -> u32 {
-        let there = self.interface().device().queues;
-        self.config.queues.map_or(there, |wanted| wanted.min(there))
+        self.queues_of(self.interface().device())
     }
 
-    /// Opens the interface that has replaced one that is gone.
-    fn successor(&self) -> Result<Arc<Attached>, PortError> {
+    fn queues_of(&self, device: &Device) -> u32 {
+        self.config.queues.map_or(device.queues, |wanted| wanted.min(device.queues))
+    }
+
+    /// Opens the interface that has replaced one that is gone, for so many workers.
+    fn successor(&self, count: u32) -> Result<Arc<Attached>, PortError> {
         let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
         if attached.tables.is_gone() {
+            let name = self.config.device();
+            let device = Device::find(name).map_err(|error| PortError::AfXdp {
+                place: self.place.clone(),
+                error: AfXdpError::Device { name: name.to_owned(), error },
+            })?;
+            // Otherwise the sessions of workers without a queue would be lost silently.
+            let queues = self.queues_of(&device);
+            if queues < count {
+                return Err(PortError::Queues { count, queues });
+            }
             *attached = attach(&self.place, &self.config, &self.members)?;
             let device = attached.interface.device();
             tracing::warn!(
@@ -285,6 +302,18 @@ impl Queues {
         memory: &mut Memory,
     ) -> Result<Queues, PortError> {
         let (from, attached) = (Arc::clone(from), from.attached());
+        let (members, workers) = (from.members.len(), worker.1 as usize);
+        if members * workers > MOST_WAITING {
+            return Err(PortError::Device {
+                place: from.place.clone(),
+                error: format!(
+                    "{workers} workers cannot wait for {members} interfaces on {}",
+                    from.config.device()
+                ),
+                hint: "lower upf.workers.count, or `queues` of the interfaces: the kernel lets 500 wait, workers times \
+                       interfaces",
+            });
+        }
         let tables = from.tables(from.member(member)?, &attached)?;
         let place = || from.place.clone();
         let any = AnyOf::new([]).map_err(|error| PortError::Routing { place: place(), error })?;
@@ -364,18 +393,16 @@ impl Queues {
     /// of the frames in the old sockets is unknown.
     #[cold]
     fn open_again(&mut self) -> Result<(), PortError> {
-        // Closes its descriptors, which also removes them from what workers wait for. That of the former device stays, and
-        // wakes the worker, until there is another.
+        // The event of the former device stays, and wakes the worker, until there is another. Ports of other interfaces may
+        // have the descriptor under other numbers, so that closing it does not remove it.
+        if let Some(fd) = self.port.as_ref().and_then(|port| port.fd()) {
+            let _ = self.any.remove(fd);
+        }
         self.port = None;
         let attached = match self.attached.tables.is_gone() {
-            true => self.from.successor()?,
+            true => self.from.successor(self.worker.1)?,
             false => Arc::clone(&self.attached),
         };
-        // Otherwise the sessions of workers without a queue would be lost silently.
-        let (queues, count) = (self.from.queues(), self.worker.1);
-        if queues < count {
-            return Err(PortError::Queues { count, queues });
-        }
         let tables = self.from.tables(self.from.member(self.member)?, &attached)?;
         let port = self.open_port(&attached, &tables, None)?;
         self.serve(attached, tables, port)
