@@ -133,9 +133,11 @@ fn stats_text(measurement: &Measurement) -> String {
     let none = Value::Null;
     let rates = measurement.rates.as_ref();
     let rate = |path: &[&str]| rates.map(|rates| path.iter().fold(rates, |value, key| &value[*key]));
-    let mut interfaces = Table::new(&["INTERFACE", "DIRECTION", "PACKETS", "OCTETS", "PACKETS/S", "BIT/S"]);
+    let mut interfaces =
+        Table::new(&["INTERFACE", "DIRECTION", "PACKETS", "OCTETS", "PACKETS/S", "BIT/S", "COPIED"]);
     for (name, directions) in measurement.value["interfaces"].as_object().into_iter().flatten() {
-        for (direction, counts) in directions.as_object().into_iter().flatten() {
+        let directions = directions.as_object().into_iter().flatten();
+        for (direction, counts) in directions.filter(|(_, counts)| counts.is_object()) {
             let place = ["interfaces", name, direction];
             let gained = rate(&place).unwrap_or(&none);
             interfaces.row([
@@ -145,6 +147,7 @@ fn stats_text(measurement: &Measurement) -> String {
                 compact(&counts["bytes"]),
                 per_second(&gained["packets"], 1.0),
                 per_second(&gained["bytes"], 8.0),
+                counts.get("copied").map(compact).unwrap_or_default(),
             ]);
         }
     }
@@ -301,13 +304,17 @@ mod tests {
     #[test]
     fn stats_become_tables_with_rates_and_reasons() {
         let value = json!({
-            "interfaces": {"n3": {"received": {"packets": 10, "bytes": 1000}}},
+            "interfaces": {"n3": {"role": "access", "received": {"packets": 10, "bytes": 1000},
+                "sent": {"packets": 20, "bytes": 3000, "copied": 7}}},
             "drops": {"unknown_teid": 3, "from_the_future": 1},
             "gtpu": {"echo_requests": 2},
         });
         let rates = json!({"interfaces": {"n3": {"received": {"packets": 5.0, "bytes": 500_000.0}}}});
         let text = stats_text(&Measurement { value, rates: Some(rates) });
-        assert!(text.contains("n3         received   10       1000    5          4.00 M\n"), "{text}");
+        assert!(text.contains("n3         received   10       1000    5          4.00 M"), "{text}");
+        let sent = text.lines().find(|line| line.starts_with("n3         sent")).unwrap();
+        assert!(sent.split_whitespace().eq(["n3", "sent", "20", "3000", "7"]), "{text}");
+        assert!(!text.contains("access"), "{text}");
         assert!(text.contains("No session owns the TEID"), "{text}");
         assert!(text.contains("from_the_future") && text.contains("gtpu.echo_requests  2\n"), "{text}");
         assert_eq!(stats_text(&Measurement { value: json!({}), rates: None }), "nothing was counted yet\n");

@@ -137,6 +137,12 @@ fn user_plane(out: &mut Exposition, stats: &Value, status: &Value) {
             }
         }
     }
+    let help = "Packets sent that lay in other memory than the interface's and were copied, by interface.";
+    let mut copied = out.metric("fivegs_upffunction_interface_copied", Kind::Counter, help);
+    for (name, interface) in interfaces() {
+        let labels = [("interface", name.as_str()), ("role", interface["role"].as_str().unwrap_or_default())];
+        copied.sample(&labels, interface["sent"]["copied"].as_f64().unwrap_or(0.0));
+    }
     let mut drops = out.metric(
         "fivegs_upffunction_upf_droppedpkt",
         Kind::Counter,
@@ -174,7 +180,7 @@ mod tests {
     fn every_reason_and_interface_has_its_metric() {
         let stats = json!({
             "interfaces": {
-                "access": {"role": "n3", "received": {"packets": 4, "bytes": 400}, "sent": {"packets": 5, "bytes": 300}},
+                "access": {"role": "n3", "received": {"packets": 4, "bytes": 400}, "sent": {"packets": 5, "bytes": 300, "copied": 2}},
                 "private": {"role": "n3", "received": {"packets": 3, "bytes": 300}, "sent": {"packets": 0, "bytes": 200}},
                 "internet": {"role": "n6", "received": {"packets": 6, "bytes": 600}, "sent": {"packets": 4, "bytes": 400}},
             },
@@ -191,6 +197,7 @@ mod tests {
             "fivegs_ep_n6_ip_n6inclinkusage 600",
             "fivegs_upffunction_interface_packets{interface=\"private\",role=\"n3\",direction=\"received\"} 3",
             "fivegs_upffunction_interface_bytes{interface=\"internet\",role=\"n6\",direction=\"sent\"} 400",
+            "fivegs_upffunction_interface_copied{interface=\"access\",role=\"n3\"} 2",
             "fivegs_upffunction_upf_droppedpkt{reason=\"unknown_teid\"} 3",
             "fivegs_upffunction_upf_droppedpkt{reason=\"rate_limit\"} 0",
             "fivegs_ep_n3_gtp_echorequests 2",

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use net::time;
 use packet::ethernet::Mac;
-use pktio::{FramePort, Port, Sent, Vector};
+use pktio::{FramePort, Pool, Port, Sent, Vector};
 use telemetry::DropReason;
 
 use super::turns::Reading;
@@ -85,6 +85,10 @@ impl<F: FramePort> Port for Metered<F> {
 
     fn before_sleep(&mut self) -> std::io::Result<()> {
         self.frames.before_sleep()
+    }
+
+    fn pool(&self) -> Option<Arc<dyn Pool>> {
+        self.frames.pool()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

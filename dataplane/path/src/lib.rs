@@ -38,7 +38,8 @@ pub type Ports = Vec<Box<dyn Port>>;
 
 /// What a node does with packets: one instance for each worker.
 pub trait Graph: Send {
-    /// The memory of packets that are received by copying.
+    /// The memory of the packets that the graph makes. Packets that are received by copying lie there too, where no port has a
+    /// pool of its own ([`pktio::home`]) or its frames are too short.
     fn home(&self) -> &Arc<dyn Pool>;
 
     /// Handles the packets that the interface with number `input` has received; `now_ns` is the time by

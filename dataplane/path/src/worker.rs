@@ -219,6 +219,9 @@ struct Run<G> {
 impl<G: Graph> Run<G> {
     fn run(mut self) {
         let mut vector = Vector::of(self.graph.home());
+        if let Some(home) = pktio::home(&self.ports) {
+            vector.settle(&home);
+        }
         let deaf = self.inputs.iter().any(|input| self.ports[*input].fd().is_none());
         if deaf && let Err(error) = poll::nap_precisely() {
             tracing::warn!(%error, "this thread's naps are some 50 microseconds longer than meant");

@@ -42,6 +42,14 @@ pub(crate) mod memory {
 
         /// Takes back the chunks of `frames` by [`Frame::take`]; all of them are of this pool. Called from any thread.
         fn take_back(&self, frames: &mut [Frame]);
+
+        /// Longest packet that a frame of [`Memory::draw`] takes.
+        fn longest(&self) -> usize;
+
+        /// Whether its frames are mbufs, which every port of DPDK sends as they are.
+        fn has_mbufs(&self) -> bool {
+            false
+        }
     }
 }
 

@@ -46,6 +46,7 @@ pub mod xdp;
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use telemetry::DropReason;
 
@@ -61,6 +62,8 @@ pub struct Sent {
     pub packets: usize,
     /// Octets of these packets.
     pub bytes: usize,
+    /// Those of these packets that were copied into a frame of the port's own pool.
+    pub copied: usize,
     /// Packets refused because the queue was full.
     pub full: usize,
     /// Packets refused because they exceed the MTU.
@@ -113,6 +116,11 @@ pub trait Port: Send {
         let _ = waker;
     }
 
+    /// The pool whose frames the port sends as they are, if it has one. Packets in other frames are copied.
+    fn pool(&self) -> Option<Arc<dyn Pool>> {
+        None
+    }
+
     /// What a [`poll::Poller`] waits for; `None` for a port without a descriptor.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 }
@@ -142,9 +150,19 @@ impl<P: Port + ?Sized> Port for Box<P> {
         (**self).wake_with(waker);
     }
 
+    fn pool(&self) -> Option<Arc<dyn Pool>> {
+        (**self).pool()
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         (**self).fd()
     }
+}
+
+/// The pool into which a worker with these ports receives what it has to copy: that of a port of AF_XDP, else one of DPDK;
+/// `None` without such ports.
+pub fn home(ports: &[Box<dyn Port>]) -> Option<Arc<dyn Pool>> {
+    ports.iter().filter_map(|port| port.pool()).min_by_key(|pool| pool.has_mbufs())
 }
 
 /// A port whose packets are Ethernet frames, without their checksum: the lower side of the frame stack.

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use telemetry::DropReason;
 
 use crate::poll::Waker;
-use crate::{Port, Sent, Vector};
+use crate::{Pool, Port, Sent, Vector};
 
 /// Packets that may wait: far more than a control task sends between two batches of a worker.
 pub const CAPACITY: usize = 1024;
@@ -134,6 +134,10 @@ impl<P: Port> Port for Shared<P> {
         // Packets that wait already are sent when the owner receives for the first time.
         self.queue.lock().waker = Some(waker.clone());
         self.port.wake_with(waker);
+    }
+
+    fn pool(&self) -> Option<Arc<dyn Pool>> {
+        self.port.pool()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

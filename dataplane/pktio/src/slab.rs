@@ -93,6 +93,10 @@ impl Memory for Slab {
         let mut free = self.free();
         free.list.extend(frames.iter_mut().filter_map(Frame::take).map(|chunk| chunk.token as u32));
     }
+
+    fn longest(&self) -> usize {
+        usize::from(self.room).saturating_sub(HEADROOM)
+    }
 }
 
 impl Drop for Slab {

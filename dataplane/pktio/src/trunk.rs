@@ -25,7 +25,7 @@ use telemetry::DropReason;
 
 use crate::poll::Waker;
 use crate::vlan::Tags;
-use crate::{FramePort, Port, Sent, VECTOR, Vector};
+use crate::{FramePort, Pool, Port, Sent, VECTOR, Vector};
 
 /// Most interfaces of one device: their numbers have 8 bits.
 pub const MAX_BRANCHES: usize = 255;
@@ -259,6 +259,10 @@ impl<F: FramePort> Port for Branch<F> {
 
     fn wake_with(&mut self, waker: &Waker) {
         lock(&self.trunk).frames.wake_with(waker);
+    }
+
+    fn pool(&self) -> Option<Arc<dyn Pool>> {
+        lock(&self.trunk).frames.pool()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

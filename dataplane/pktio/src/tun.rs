@@ -8,7 +8,7 @@
 //! A TUN device exchanges super-packets with the kernel where the kernel can ([`Offload`]): one system call then moves up
 //! to 64 kB of a flow. They are cut when they are received and joined when they are sent ([`crate::offload`]), so that
 //! batches hold frames only, with whole checksums. Frames of a super-packet that do not fit into a batch wait in the port
-//! for the next call.
+//! for the next call, and so does a packet that is too long for the batch's frames, if longer ones can be had.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -19,9 +19,9 @@ use std::sync::Arc;
 use telemetry::DropReason;
 
 use crate::bpf::{BpfError, Program};
-use crate::offload::cut::{self, Cut};
+use crate::offload::cut::{self, Cut, Malformed};
 use crate::offload::join::{self, Run};
-use crate::offload::{VNET_HEADER, VnetHeader};
+use crate::offload::{NEEDS_CSUM, VNET_HEADER, VnetHeader};
 use crate::{Frame, FrameMut, Port, Sent, VECTOR, Vector, owner};
 
 /// Longest name of an interface, without the terminating zero.
@@ -138,34 +138,75 @@ const SUPER: usize = 65_536 + 64;
 /// Memory for a super-packet, and in front of its end for what a long frame of a vector takes of it.
 const STAGING: usize = 2 * SUPER;
 
-/// A super-packet that is being cut.
+/// A packet that waits for frames.
 ///
 /// A packet is read into a frame of the vector, and what does not fit there into `memory` behind as many octets. An
-/// ordinary packet is then where it belongs, and of a super-packet only the beginning is copied once more.
+/// ordinary packet is then where it belongs, and of others only the beginning is copied once more.
 #[derive(Debug, Default)]
 struct Staging {
-    /// Allocated with the first packet. Only super-packets touch it.
+    /// Allocated with the first packet. Only packets that wait touch it.
     memory: Vec<u8>,
-    /// The super-packet at the beginning of `memory`: how it is cut, its length, and how many frames have been taken.
-    waiting: Option<(Cut, usize, usize)>,
+    /// The packet at the beginning of `memory`.
+    waiting: Option<Waiting>,
+}
+
+/// What becomes of the packet in the staging memory.
+#[derive(Debug)]
+struct Waiting {
+    /// How a super-packet is cut; any other packet is one frame.
+    cut: Option<Cut>,
+    length: usize,
+    /// How many of its frames have been taken.
+    taken: usize,
+}
+
+impl Waiting {
+    fn frames(&self) -> usize {
+        self.cut.map_or(1, |cut| cut.frames())
+    }
+
+    /// Length of its longest frame.
+    fn longest(&self) -> usize {
+        self.cut.map_or(self.length, |cut| cut.longest())
+    }
+
+    /// Writes the next frame of `packet`; `None` if it is too long.
+    fn write(&self, packet: &[u8], out: &mut [u8]) -> Option<usize> {
+        match &self.cut {
+            Some(cut) => cut.write(packet, self.taken, out),
+            None => out.get_mut(..packet.len()).map(|out| {
+                out.copy_from_slice(packet);
+                packet.len()
+            }),
+        }
+    }
 }
 
 impl Staging {
-    /// Fills the drawn frames of `vector` from position `from` on with those that wait; returns how many were filled.
-    /// Counts those that do not fit, which happens when another vector's pool has shorter chunks.
+    /// Length of the longest frame that waits; 0 if there is none.
+    fn longest(&self) -> usize {
+        self.waiting.as_ref().map_or(0, Waiting::longest)
+    }
+
+    /// Fills the drawn frames of `vector` from position `from` on with those that wait; returns how many were filled. A packet
+    /// for which they are too short goes on waiting if there may be longer ones; otherwise it is counted.
     fn take(&mut self, vector: &mut Vector, from: usize, too_big: &mut usize) -> usize {
-        let mut taken = 0;
-        while let Some((cut, length, number)) = &mut self.waiting {
+        let (mut taken, has_longer) = (0, vector.has_longer());
+        while let Some(waiting) = &mut self.waiting {
             let Some(mut frame) = vector.drawn(from + taken) else { break };
-            match cut.write(&self.memory[..*length], *number, frame.space()) {
+            let space = frame.space();
+            if has_longer && waiting.longest() > space.len() {
+                break;
+            }
+            match waiting.write(&self.memory[..waiting.length], space) {
                 Some(octets) => {
                     frame.filled(octets);
                     taken += 1;
                 }
                 None => *too_big += 1,
             }
-            *number += 1;
-            if *number == cut.frames() {
+            waiting.taken += 1;
+            if waiting.taken == waiting.frames() {
                 self.waiting = None;
             }
         }
@@ -300,14 +341,10 @@ impl TunPort {
         &self.device.queues[self.queue]
     }
 
-    /// Reads a packet into `frame`, or a super-packet into the staging memory. `true` when the frame has a packet;
-    /// `false` when it has not, but there may be more to read.
-    fn read(&mut self, mut frame: FrameMut<'_>) -> io::Result<bool> {
-        if self.offload == Offload::None {
-            let length = self.file().read(frame.space())?;
-            frame.filled(length);
-            return Ok(true);
-        }
+    /// Reads a packet into `frame`, or into the staging memory if it is a super-packet, or too long and there are longer frames.
+    /// `true` when the frame has a packet; `false` when it has not, but there may be more to read.
+    fn read(&mut self, mut frame: FrameMut<'_>, has_longer: bool) -> io::Result<bool> {
+        let header = if self.offload == Offload::None { 0 } else { VNET_HEADER };
         let memory = &mut self.staging.memory;
         if memory.is_empty() {
             *memory = vec![0; STAGING];
@@ -316,29 +353,23 @@ impl TunPort {
         let room = space.len().min(STAGING - SUPER);
         let mut vnet = [0; VNET_HEADER];
         let mut vectors = [
-            IoSliceMut::new(&mut vnet),
+            IoSliceMut::new(&mut vnet[..header]),
             IoSliceMut::new(&mut space[..room]),
             IoSliceMut::new(&mut memory[room..]),
         ];
         let length = (&self.device.queues[self.queue]).read_vectored(&mut vectors)?;
-        let Some(length) = length.checked_sub(VNET_HEADER) else {
+        let Some(length) = length.checked_sub(header) else {
             self.damaged += 1;
             return Ok(false);
         };
         let vnet = VnetHeader::from_bytes(vnet);
-        if !vnet.is_plain() {
+        if !vnet.is_plain() || length > room {
             let direct = length.min(room);
             memory[..direct].copy_from_slice(&space[..direct]);
-            self.stage(&vnet, length, room);
+            self.stage(&vnet, length, if has_longer { usize::MAX } else { room });
             return Ok(false);
         }
-        if length > room {
-            self.too_big += 1;
-            return Ok(false);
-        }
-        if vnet.flags & crate::offload::NEEDS_CSUM != 0
-            && cut::complete_checksum(&vnet, &mut space[..length]).is_err()
-        {
+        if complete(&vnet, &mut space[..length]).is_err() {
             self.damaged += 1;
             return Ok(false);
         }
@@ -346,13 +377,49 @@ impl TunPort {
         Ok(true)
     }
 
-    /// Makes the `length` octets in the staging memory the super-packet to be cut, if its frames fit into `room`.
+    /// Makes the `length` octets in the staging memory the packet that waits, if its frames fit into `room`.
     fn stage(&mut self, vnet: &VnetHeader, length: usize, room: usize) {
-        match Cut::new(vnet, &self.staging.memory[..length]) {
-            Ok(cut) if cut.longest() <= room => self.staging.waiting = Some((cut, length, 0)),
-            Ok(cut) => self.too_big += cut.frames(),
+        let packet = &mut self.staging.memory[..length];
+        let cut = match vnet.is_plain() {
+            true => complete(vnet, packet).map(|()| None),
+            false => Cut::new(vnet, packet).map(Some),
+        };
+        match cut.map(|cut| Waiting { cut, length, taken: 0 }) {
+            Ok(waiting) if waiting.longest() <= room => self.staging.waiting = Some(waiting),
+            Ok(waiting) => self.too_big += waiting.frames(),
             Err(_) => self.damaged += 1,
         }
+    }
+
+    /// Fills the vector with packets that wait, and then with new ones.
+    fn fill(&mut self, vector: &mut Vector) -> io::Result<usize> {
+        let room = vector.draw(VECTOR, self.staging.longest());
+        let mut received = self.staging.take(vector, 0, &mut self.too_big);
+        let has_longer = vector.has_longer();
+        // A read that gives no packet at once still counts, so that this ends however many are damaged.
+        for _ in 0..room {
+            let Some(frame) = vector.drawn(received).filter(|_| self.staging.waiting.is_none()) else {
+                break;
+            };
+            match self.read(frame, has_longer) {
+                Ok(true) => received += 1,
+                Ok(false) => {
+                    received += self.staging.take(vector, received, &mut self.too_big);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => break,
+                // The interface is down: nothing can arrive until it is up again.
+                Err(error) if error.raw_os_error() == Some(libc::EIO) => break,
+                Err(error) => {
+                    if received == 0 {
+                        return Err(error);
+                    }
+                    break;
+                }
+            }
+        }
+        vector.set_len(received);
+        Ok(received)
     }
 
     /// Sends the packet at the first of `positions`, and with it those behind it that continue its flow. Returns how many
@@ -430,6 +497,11 @@ impl TunPort {
     }
 }
 
+/// Completes the checksum of a packet that has none yet.
+fn complete(vnet: &VnetHeader, packet: &mut [u8]) -> Result<(), Malformed> {
+    if vnet.flags & NEEDS_CSUM == 0 { Ok(()) } else { cut::complete_checksum(vnet, packet) }
+}
+
 /// Whether a queue belongs to a device that exists.
 fn is_attached(queue: &File) -> bool {
     let mut request = request();
@@ -453,30 +525,11 @@ fn request() -> libc::ifreq {
 
 impl Port for TunPort {
     fn receive(&mut self, vector: &mut Vector) -> io::Result<usize> {
-        let room = vector.draw(VECTOR);
-        let mut received = self.staging.take(vector, 0, &mut self.too_big);
-        // A read that gives no packet at once still counts, so that this ends however many are damaged.
-        for _ in 0..room {
-            let Some(frame) = vector.drawn(received) else { break };
-            match self.read(frame) {
-                Ok(true) => received += 1,
-                Ok(false) => {
-                    received += self.staging.take(vector, received, &mut self.too_big);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => break,
-                // The interface is down: nothing can arrive until it is up again.
-                Err(error) if error.raw_os_error() == Some(libc::EIO) => break,
-                Err(error) => {
-                    if received == 0 {
-                        return Err(error);
-                    }
-                    break;
-                }
-            }
+        match self.fill(vector)? {
+            // The first packet waits for longer frames.
+            0 if self.staging.waiting.is_some() => self.fill(vector),
+            received => Ok(received),
         }
-        vector.set_len(received);
-        Ok(received)
     }
 
     fn transmit(&mut self, vector: &mut Vector, selected: &[u16]) -> Sent {

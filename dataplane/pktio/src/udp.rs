@@ -5,7 +5,8 @@
 //! same, and where the kernel or the device cannot do it, packets go one by one.
 //!
 //! In the other direction the kernel gives such packets as one message with their length (`UDP_GRO`), from which this
-//! port fills one buffer per packet. Packets that do not fit into the batch wait in the port for the next call.
+//! port fills one buffer per packet. Packets that do not fit into the batch wait in the port for the next call, and so do
+//! packets that are too long for its frames, if longer ones can be had.
 
 use std::io;
 use std::mem;
@@ -73,6 +74,11 @@ impl Message {
     fn packets(&self) -> usize {
         self.length.div_ceil(self.segment).max(1)
     }
+
+    /// Length of its longest packet.
+    fn longest(&self) -> usize {
+        self.segment.min(self.length)
+    }
 }
 
 /// Messages whose packets are given out one by one.
@@ -98,11 +104,20 @@ impl Waiting {
         &mut self.memory[number * MESSAGE + skip..(number + 1) * MESSAGE]
     }
 
-    /// Fills the drawn frames `from..end` of `vector` with packets; returns how many were filled.
+    /// The message whose packets are next.
+    fn message(&self) -> Option<&Message> {
+        self.messages.get(self.next)
+    }
+
+    /// Fills the drawn frames `from..end` of `vector` with packets, up to one that waits for longer frames; returns how many
+    /// were filled.
     fn take(&mut self, vector: &mut Vector, from: usize, end: usize) -> usize {
-        let mut taken = 0;
-        while let Some(message) = self.messages.get(self.next).filter(|_| from + taken < end) {
-            let Some(frame) = vector.drawn(from + taken) else { break };
+        let (mut taken, has_longer) = (0, vector.has_longer());
+        while let Some(message) = self.message().filter(|_| from + taken < end) {
+            let Some(mut frame) = vector.drawn(from + taken) else { break };
+            if has_longer && message.longest() > frame.space().len() {
+                break;
+            }
             let place = (self.first + self.next) * MESSAGE;
             let to = message.length.min(self.offset + message.segment);
             fill(frame, message.peer, &self.memory[place + self.offset..place + to]);
@@ -381,8 +396,24 @@ impl UdpPort {
         UdpPort { one_tunnel: self.one_tunnel, ..port }
     }
 
+    /// Fills the batch with packets that wait, and then with new ones.
+    fn fill_batch(&mut self, batch: &mut Vector) -> io::Result<usize> {
+        let longest = self.waiting.message().map_or(0, Message::longest);
+        let count = batch.draw(CALL, longest);
+        let mut filled = self.waiting.take(batch, 0, count);
+        if self.waiting.message().is_none() {
+            match self.receive_into(batch, filled, count) {
+                Ok(received) => filled += received,
+                Err(error) if filled == 0 => return Err(error),
+                Err(_) => {}
+            }
+        }
+        batch.set_len(filled);
+        Ok(filled)
+    }
+
     /// Receives messages and fills the drawn frames `from..end` with their packets, of which the last ones may wait; returns how many
-    /// were filled. No packets are waiting when there is a frame to fill.
+    /// were filled. No packets are waiting.
     fn receive_into(&mut self, vector: &mut Vector, from: usize, end: usize) -> io::Result<usize> {
         if from == end {
             return Ok(0);
@@ -420,7 +451,7 @@ impl UdpPort {
 
     /// Fills the drawn frames `range` with the packets of the first `count` messages; returns how many were filled.
     fn fill(&mut self, vector: &mut Vector, range: Range<usize>, count: usize) -> usize {
-        let (mut filled, mut packets) = (0, 0);
+        let (mut filled, mut packets, has_longer) = (0, 0, vector.has_longer());
         self.waiting.messages.clear();
         (self.waiting.next, self.waiting.offset) = (0, 0);
         for i in 0..count {
@@ -429,14 +460,15 @@ impl UdpPort {
             packets += message.packets();
             let space = frame.space();
             let room = space.len().min(MESSAGE);
-            if message.packets() == 1 && self.waiting.messages.is_empty() {
+            let is_in_place = message.packets() == 1 && (message.length <= room || !has_longer);
+            if is_in_place && self.waiting.messages.is_empty() {
                 // It is where it belongs, if it is not too long.
                 frame.filled(if message.length > room { 0 } else { message.length });
                 *frame.peer = message.peer;
                 filled += 1;
                 continue;
             }
-            // From the first message of several packets on, all give their places to packets before them.
+            // From the first message on that does not fit its frame, all give their places to packets before them.
             let direct = message.length.min(room);
             self.waiting.place(i, 0)[..direct].copy_from_slice(&space[..direct]);
             self.waiting.messages.push(message);
@@ -539,14 +571,11 @@ fn refused(code: Option<i32>, sent: &mut Sent) {
 
 impl Port for UdpPort {
     fn receive(&mut self, batch: &mut Vector) -> io::Result<usize> {
-        let count = batch.draw(CALL);
-        let waited = self.waiting.take(batch, 0, count);
-        let received = match self.receive_into(batch, waited, count) {
-            Err(error) if waited == 0 => return Err(error),
-            received => waited + received.unwrap_or(0),
-        };
-        batch.set_len(received);
-        Ok(received)
+        match self.fill_batch(batch)? {
+            // The first packet waits for longer frames.
+            0 if self.waiting.message().is_some() => self.fill_batch(batch),
+            filled => Ok(filled),
+        }
     }
 
     fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
@@ -605,6 +634,7 @@ impl Port for UdpPort {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Pool, Slab};
 
     fn exchange(address: &str) {
         let mut a = UdpPort::bind(address.parse().unwrap(), false).unwrap();
@@ -634,6 +664,60 @@ mod tests {
             }
         }
         assert_eq!(b.receive(&mut batch).unwrap(), 0);
+    }
+
+    /// Whatever the order of short and long datagrams, of those that the kernel has joined and of single ones: all come, in
+    /// order, the short ones in frames of the home as long as none waits in front of them.
+    #[test]
+    fn datagrams_that_are_too_long_for_the_home_get_longer_frames() {
+        let mut a = UdpPort::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        let mut b = UdpPort::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        let (long, short) = (Slab::new(256, 9000), Slab::new(128, 1000));
+        let home: Arc<dyn Pool> = Arc::clone(&short) as Arc<dyn Pool>;
+        let mut out = Vector::new(64, 9500);
+        let mut batch = Vector::of(&(Arc::clone(&long) as Arc<dyn Pool>));
+        batch.settle(&home);
+        let mut noise = 0x2545_F491_4F6C_DD1D_u64;
+        for round in 0..300u32 {
+            // Runs of equal length become one message.
+            let mut lengths = Vec::new();
+            while lengths.len() < 40 {
+                noise ^= noise << 13;
+                noise ^= noise >> 7;
+                noise ^= noise << 17;
+                let length = match noise % 8 {
+                    0 => 1001 + noise / 8 % 7999,
+                    1 => [999, 1000, 1001, 8999, 9000][(noise / 8 % 5) as usize],
+                    2 if round % 7 == 0 => 9001,
+                    _ => noise / 8 % 1000,
+                };
+                let repeat = 1 + noise / 65_536 % if length > 1000 { 3 } else { 9 };
+                lengths.extend((0..repeat).map(|_| length as usize));
+            }
+            out.clear();
+            for (n, length) in lengths.iter().enumerate().take(64) {
+                assert!(out.push(&vec![n as u8; *length], b.local()));
+            }
+            let count = out.len();
+            let all: Vec<u16> = (0..count as u16).collect();
+            assert_eq!(a.transmit(&mut out, &all).packets, count);
+            let (mut next, mut of_home) = (0, 0);
+            while next < count {
+                let received = b.receive(&mut batch).unwrap();
+                assert!(received > 0, "round {round}: lost after {next} of {lengths:?}");
+                let is_home = batch.gives_to(&home);
+                for frame in batch.frames() {
+                    let wanted = if lengths[next] > 9000 { 0 } else { lengths[next] };
+                    assert_eq!(frame.packet(), vec![next as u8; wanted], "round {round}, packet {next}");
+                    (next, of_home) = (next + 1, of_home + usize::from(is_home));
+                }
+            }
+            assert_eq!(b.receive(&mut batch).unwrap(), 0);
+            let shorter = lengths[..count].iter().take_while(|length| **length <= 1000).count();
+            assert!(of_home >= shorter, "round {round}: {of_home} of {lengths:?}");
+        }
+        drop(batch);
+        assert_eq!((long.free_chunks(), short.free_chunks()), (256, 128));
     }
 
     #[test]

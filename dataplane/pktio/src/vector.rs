@@ -3,6 +3,10 @@
 //! The frames of a vector belong to one pool: that of the backend which received them ([`Vector::begin_lent`]), or
 //! the vector's *home*, into which ports that copy receive ([`Vector::draw`]). Frames that are not sent return to their
 //! pool. Those of the home pool stay with the vector when it is cleared, for its next use.
+//!
+//! A worker's vector has the frames of a device as its home where there is one ([`Vector::settle`]): what comes from
+//! sockets and TUN devices then leaves through that device as it is. These frames are as long as the device's own packets;
+//! packets that are too long for them go into frames of the pool that the vector began with.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,6 +28,8 @@ pub struct Vector {
     drawn: usize,
     capacity: usize,
     home: Arc<dyn Pool>,
+    /// The pool for packets that are too long for frames of the home, if there is one.
+    long: Option<Arc<dyn Pool>>,
     /// The pool of the frames, where that is not the home. It is kept after the frames are gone, so that its reference
     /// count changes once and not per use.
     guest: Option<Arc<dyn Pool>>,
@@ -54,11 +60,22 @@ impl Vector {
             drawn: 0,
             capacity: VECTOR,
             home: Arc::clone(home),
+            long: None,
             guest: None,
             lent: false,
             gaps: false,
             peers: [NO_PEER; VECTOR],
             table: None,
+        }
+    }
+
+    /// Makes `home` the pool into which ports that copy receive. Packets that do not fit into its frames are received into
+    /// those of the pool that the vector began with.
+    pub fn settle(&mut self, home: &Arc<dyn Pool>) {
+        if !Arc::ptr_eq(&self.home, home) {
+            self.give_back();
+            let former = std::mem::replace(&mut self.home, Arc::clone(home));
+            self.long.get_or_insert(former);
         }
     }
 
@@ -182,8 +199,16 @@ impl Vector {
     /// Whether the frames are of `pool`, so that its port may take their chunks by [`Vector::chunk_mut`].
     #[inline]
     pub(crate) fn gives_to(&mut self, pool: &Arc<dyn Pool>) -> bool {
-        let own = if self.lent { self.guest.as_ref() } else { Some(&self.home) };
-        let gives = own.is_some_and(|own| Arc::ptr_eq(own, pool));
+        let gives = Arc::ptr_eq(self.pool(), pool);
+        self.gaps |= gives;
+        gives
+    }
+
+    /// Whether the frames are mbufs, so that any port of DPDK may take them by [`Vector::chunk_mut`].
+    #[cfg(feature = "dpdk")]
+    #[inline]
+    pub(crate) fn gives_mbufs(&mut self) -> bool {
+        let gives = self.pool().has_mbufs();
         self.gaps |= gives;
         gives
     }
@@ -287,13 +312,35 @@ impl Vector {
         self.drawn = kept;
     }
 
-    /// For a port that copies: forgets the packets, and has up to `count` frames of the home pool ready to be filled.
-    /// Returns how many there are.
+    /// For a port that copies: forgets the packets, and has up to `count` frames ready to be filled with packets of up to
+    /// `longest` octets. Returns how many there are. They are of the home pool, unless others are long enough and these
+    /// are not.
     #[inline]
-    pub(crate) fn draw(&mut self, count: usize) -> usize {
+    pub(crate) fn draw(&mut self, count: usize, longest: usize) -> usize {
         self.clear();
         let count = count.min(self.capacity);
+        if longest > self.home.longest() && self.has_longer() {
+            return self.draw_long(count);
+        }
         if self.have(count) { count } else { self.drawn }
+    }
+
+    #[cold]
+    fn draw_long(&mut self, count: usize) -> usize {
+        if let Some(long) = self.long.clone() {
+            self.begin_lent(&long);
+            long.draw(self, count);
+            // No packets yet.
+            self.len = 0;
+        }
+        self.drawn
+    }
+
+    /// Whether a packet that is too long for the frames of [`Vector::draw`] may find a longer one, if its port keeps it and
+    /// says its length in another call.
+    #[inline]
+    pub(crate) fn has_longer(&self) -> bool {
+        !self.lent && self.long.as_ref().is_some_and(|long| long.longest() > self.home.longest())
     }
 
     /// A frame that [`Vector::draw`] has made ready.
@@ -312,7 +359,7 @@ impl Vector {
     /// load.
     #[inline]
     pub fn refill(&mut self, n: usize) {
-        let count = self.draw(n);
+        let count = self.draw(n, 0);
         self.set_len(count);
     }
 
@@ -450,7 +497,7 @@ mod tests {
     fn chunks_of_the_home_pool_stay_until_they_are_sent() {
         let (slab, pool) = pool(6);
         let mut vector = Vector::of(&pool);
-        assert_eq!(vector.draw(4), 4);
+        assert_eq!(vector.draw(4, 0), 4);
         vector.set_len(4);
         for (n, mut frame) in vector.frames_mut().enumerate() {
             assert!(frame.set(&[n as u8; 4]));
@@ -459,9 +506,9 @@ mod tests {
         let sent: Vec<RawFrame> = [0, 2].map(|at| vector.chunk_mut(at).unwrap().take().unwrap()).into();
         vector.clear();
         assert_eq!(slab.free_chunks(), 2, "two are kept, two were sent");
-        assert_eq!(vector.draw(3), 3, "two kept and one drawn");
+        assert_eq!(vector.draw(3, 0), 3, "two kept and one drawn");
         assert_eq!(slab.free_chunks(), 1);
-        assert_eq!(vector.draw(64), 4, "the pool has no more");
+        assert_eq!(vector.draw(64, 0), 4, "the pool has no more");
         assert!((0..4).all(|at| !vector.drawn(at).unwrap().is_gone()) && vector.drawn(4).is_none());
         assert!((0..4).all(|_| vector.push(b"x", NO_PEER)) && !vector.push(b"x", NO_PEER));
         let mut other = Vector::of(&pool);
@@ -520,7 +567,7 @@ mod tests {
         assert!((0..3).all(|_| vector.push(b"x", NO_PEER)) && vector.gives_to(&pool));
         let sent = vector.chunk_mut(1).unwrap().take().unwrap();
         assert!(vector.push(b"y", NO_PEER));
-        assert_eq!(vector.draw(4), 4);
+        assert_eq!(vector.draw(4, 0), 4);
         assert!((0..4).all(|at| !vector.drawn(at).unwrap().is_gone()));
         let mut other = Vector::of(&pool);
         other.begin_lent(&pool);
@@ -530,17 +577,62 @@ mod tests {
         assert_eq!(slab.free_chunks(), 8);
     }
 
+    #[test]
+    fn long_packets_get_frames_of_the_pool_that_the_vector_began_with() {
+        let (long, first) = pool(8);
+        let short = Slab::new(8, 32);
+        let mut vector = Vector::of(&first);
+        assert!(vector.push(b"x", NO_PEER) && !vector.has_longer());
+        let home: Arc<dyn Pool> = Arc::clone(&short) as Arc<dyn Pool>;
+        vector.settle(&home);
+        assert_eq!((vector.len(), long.free_chunks()), (0, 8), "what it held has returned");
+        for (longest, of_home) in [(0, true), (32, true), (33, false), (128, false), (129, false), (32, true)]
+        {
+            assert_eq!(vector.draw(5, longest), 5);
+            let space = vector.drawn(4).unwrap().space().len();
+            assert_eq!((space, vector.has_longer()), if of_home { (32, true) } else { (128, false) });
+            assert_eq!((vector.len(), vector.gives_to(&home)), (0, of_home));
+            vector.set_len(3);
+            assert_eq!(vector.frames().len(), 3);
+        }
+        assert_eq!(vector.draw(64, 100), 8, "the pool has no more");
+        // Another home: the pool for long packets stays.
+        let other: Arc<dyn Pool> = Slab::new(8, 64);
+        vector.settle(&other);
+        assert_eq!((vector.draw(2, 64), short.free_chunks(), long.free_chunks()), (2, 8, 8));
+        assert_eq!((vector.draw(2, 65), long.free_chunks()), (2, 6));
+        vector.settle(&first);
+        assert!(!vector.has_longer() && vector.draw(2, 1000) == 2, "there are no longer ones");
+        drop(vector);
+        assert_eq!((long.free_chunks(), Arc::strong_count(&other)), (8, 1));
+    }
+
     /// A vector may be full, partly sent, cleared, or of another pool when its owner panics.
     #[test]
     fn no_chunk_is_lost_in_a_thousand_panics() {
         let (slab, home) = pool(100);
         let (guests, guest) = pool(100);
         let mut vector = Vector::of(&home);
+        let short: Vec<Arc<Slab>> = (0..2).map(|_| Slab::new(100, 32)).collect();
         for n in 0..1000usize {
             let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 let mut local = Vector::of(&home);
+                if n > 500 {
+                    // The frames of a device, and of another one after a while.
+                    vector.settle(&(Arc::clone(&short[n / 700]) as Arc<dyn Pool>));
+                }
                 if n % 3 == 0 {
                     lend(&guest, &mut vector, n % 65);
+                } else if n % 3 == 1 {
+                    let count = vector.draw(n % 65, n % 100);
+                    vector.set_len(count);
+                    let sends = vector.gives_to(&home);
+                    for at in (0..count as u16).filter(|at| at % 3 == 0 && sends) {
+                        // Its device has sent it.
+                        let mut sent = [Frame::GONE];
+                        std::mem::swap(&mut sent[0], vector.chunk_mut(at).unwrap());
+                        home.take_back(&mut sent);
+                    }
                 } else {
                     vector.refill(n % 65);
                 }
@@ -552,5 +644,6 @@ mod tests {
         }
         drop(vector);
         assert_eq!((slab.free_chunks(), guests.free_chunks()), (100, 100));
+        assert!(short.iter().all(|slab| slab.free_chunks() == 100));
     }
 }

@@ -72,7 +72,7 @@ fn packets_in_other_memory_are_copied_and_frames_go_on_as_they_are() {
     let mut port = open_one("net_ring0");
     let mut out = numbered(40, 100);
     let sent = port.transmit(&mut out, &all(&numbered(40, 1)));
-    assert_eq!(sent, Sent { packets: 40, bytes: 4000, ..Sent::default() });
+    assert_eq!(sent, Sent { packets: 40, bytes: 4000, copied: 40, ..Sent::default() });
 
     let mut batch = Vector::new(64, 2048);
     assert_eq!(port.receive(&mut batch).unwrap(), 40);
@@ -129,7 +129,7 @@ fn what_does_not_fit_is_refused() {
     let mut out = Vector::new(2, 4000);
     assert!(out.push(&[1; 1523], peer()) && out.push(&[2; 1522], peer()));
     let sent = port.transmit(&mut out, &[0, 1]);
-    assert_eq!(sent, Sent { packets: 1, bytes: 1522, too_big: 1, ..Sent::default() });
+    assert_eq!(sent, Sent { packets: 1, bytes: 1522, copied: 1, too_big: 1, ..Sent::default() });
     let mut batch = Vector::new(4, 64);
     assert_eq!(port.receive(&mut batch).unwrap(), 1);
     assert_eq!(batch.frames()[0].len(), 1522, "a lent frame has its own size");

@@ -29,7 +29,7 @@ use pktio::bpf::filter::Select;
 use pktio::capture::{Tap, Taps};
 use pktio::outbox::Outbox;
 use pktio::udp::{GroupError, UdpPort};
-use pktio::{Port, crossing};
+use pktio::{Port, VECTOR, crossing};
 
 use crate::config::{Config, DnnConfig};
 use crate::interface::Backend;
@@ -343,7 +343,9 @@ fn serving_all((worker, workers): (u32, u32), all: &mut [Opening]) -> Result<Wor
         all.iter().filter_map(Opening::af_xdp).map(|interface| interface.interface()).collect();
     let sockets = all.iter().filter_map(Opening::af_xdp);
     let sockets = sockets.map(|interface| interface.queues().div_ceil(workers) as usize).sum();
-    let away = crossing::frames(workers as usize);
+    // Frames with other workers, and those that wait for the interfaces of shared devices.
+    let members = all.iter().filter(|opened| matches!(opened, Opening::AfXdp(..))).count();
+    let away = crossing::frames(workers as usize) + members * VECTOR;
     let memory = || Memory::with_more(sockets, away, opened.iter().map(|interface| interface.device()));
     let memory = (!opened.is_empty()).then(memory).transpose();
     let mut memory = memory.map_err(|error| PortError::AfXdp { place: "upf".to_owned(), error })?;

@@ -15,6 +15,8 @@ pub struct WorkerStats {
     /// By number of the interface: packets received (uplink) and sent (downlink). Where there are tunnels these are
     /// GTP-U messages, in octets of UDP payload.
     pub interfaces: Box<[Directions]>,
+    /// By number of the interface: packets sent that lay in other memory than the interface's and were copied.
+    pub copied: Box<[Single]>,
     /// Dropped packets by reason.
     pub drops: Drops,
     /// What the nodes of the graph have done, in the order of [`NODES`](crate::pipeline::graph::NODES).
@@ -32,8 +34,9 @@ pub struct WorkerStats {
 impl WorkerStats {
     /// Counters for these interfaces.
     pub fn new(interfaces: &Interfaces) -> WorkerStats {
+        let copied = interfaces.iter().map(|_| Single::default()).collect();
         let interfaces = interfaces.iter().map(|_| Directions::default()).collect();
-        WorkerStats { interfaces, ..WorkerStats::default() }
+        WorkerStats { interfaces, copied, ..WorkerStats::default() }
     }
 }
 
@@ -53,10 +56,13 @@ fn interface(workers: &[WorkerStats], number: usize, interface: &Interface) -> (
     let counts = |direction: fn(&Directions) -> Totals| {
         sum(workers, |worker| worker.interfaces.get(number).map(direction).unwrap_or_default())
     };
+    let mut sent = counts(|traffic| traffic.downlink.get());
+    sent["copied"] =
+        workers.iter().filter_map(|worker| worker.copied.get(number)).map(Single::get).sum::<u64>().into();
     let counts = json!({
         "role": interface.role().name(),
         "received": counts(|traffic| traffic.uplink.get()),
-        "sent": counts(|traffic| traffic.downlink.get()),
+        "sent": sent,
     });
     (interface.name().to_owned(), counts)
 }

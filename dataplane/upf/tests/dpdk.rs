@@ -20,6 +20,7 @@ use net::link::Links;
 use net::netns::NetNs;
 use packet::ethernet;
 use packet::gtpu::{self, PduSession, Signalling};
+use pktio::af_xdp::device::Device;
 use pktio::dpdk::{DpdkPort, Settings, eal};
 use pktio::udp::UdpPort;
 use pktio::vlan::{Protocol, Tags};
@@ -127,6 +128,46 @@ fn a_ue_reaches_the_data_network_by_dpdk() {
     }
     running.stop();
     // The devices are free again.
+    Running::start(&lab.core, &config).stop();
+}
+
+/// N6 on a TUN device: what comes from there lies in DPDK's frames, and leaves through N3 without a copy.
+#[test]
+fn packets_of_a_tun_device_leave_dpdk_without_a_copy() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let lab = runtime.block_on(Lab::beside_the_kernel());
+    runtime.block_on(async {
+        let links = Links::in_ns(&lab.core).unwrap();
+        links.add_address("n6", cidr("10.201.0.1/24")).await.unwrap();
+    });
+    // Or the UPF would see several packets in one frame.
+    lab.ran.enter(|| Device::find("n3").unwrap().send_whole_frames().unwrap()).unwrap();
+    let config = on_dpdk(
+        r#"{"backend": "dpdk", "device": "net_af_packet2,iface=n3", "addresses": ["10.200.0.1/24"], "mtu": 1500}"#,
+        r#"{"device": "gw0"}"#,
+    );
+    let mut running = Running::start(&lab.core, &config);
+    let (_, teid) = running.smf.establish();
+    let tun = runtime.block_on(lab.ue_device());
+    let address = SocketAddr::new(N3_GNB.parse().unwrap(), gtpu::PORT);
+    let n3 = lab.ran.enter(|| UdpPort::bind(address, false)).unwrap().unwrap();
+    let gnb = Gnb::start(&tun, &n3, gtpu_address(), teid);
+    wait_for("served", || ping(&lab.ue, "10.201.0.2", 3, 56));
+    let bind = |namespace: &NetNs, address: &str| {
+        namespace.enter(|| UdpSocket::bind((address, 5000))).unwrap().unwrap()
+    };
+    let (ue, server) = (bind(&lab.ue, "10.45.0.2"), bind(&lab.dn, "10.201.0.2"));
+    let handle = running.upf.handle();
+    let (before, _) = sent_and_copied(&handle, "n3");
+    for _ in 0..3 {
+        compare(&ue, &server, 1372);
+        compare(&server, &ue, 1372);
+    }
+    let (after, copied) = sent_and_copied(&handle, "n3");
+    assert!(after >= before + 2400 && copied <= OWN, "{before} and {after} packets, {copied} copied");
+    drop(gnb);
+    running.stop();
+    // All frames have come back: the device is free, and another one has its memory.
     Running::start(&lab.core, &config).stop();
 }
 

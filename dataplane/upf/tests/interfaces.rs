@@ -6,15 +6,17 @@
 mod lab;
 mod support;
 
+use std::net::UdpSocket;
 use std::process::Command;
 use std::time::Duration;
 
 use lab::*;
 use net::link::Links;
 use net::netns::NetNs;
+use pktio::af_xdp::device::Device;
 use support::{UE_V4, bypass};
 use upf::Config;
-use upf::interface::Backend;
+use upf::interface::{Backend, InterfaceConfig, Role};
 
 /// Where pings of the UE go: the data network, through N6.
 const TARGETS: [&str; 2] = ["10.201.0.2", "fd00:201::2"];
@@ -131,6 +133,37 @@ fn packets_that_an_af_xdp_interface_refuses_count_once() {
     network.lab.bursts(TARGETS[0]);
     wait_for("packets refused", || refused() > before);
     conserved(&network);
+}
+
+/// N3 on AF_XDP, with N6 on another device by AF_XDP or on a TUN device: every octet arrives, and no packet is copied
+/// between the interfaces of a worker.
+#[test]
+fn packets_pass_af_xdp_without_a_copy() {
+    let n6_on_tun = |config: &mut Config| {
+        af_xdp(config);
+        let n6 =
+            InterfaceConfig { device: Some("gw0".to_owned()), ..InterfaceConfig::kernel("n6", Role::N6) };
+        config.interfaces[1] = n6;
+    };
+    for configure in [af_xdp as fn(&mut Config), n6_on_tun] {
+        let network = Network::new(configure);
+        // Or the UPF would see packets without checksums.
+        network.lab.dn.enter(|| Device::find("n6").unwrap().send_whole_frames().unwrap()).unwrap();
+        served(&network, &TARGETS[..1], "at first");
+        let bind = |namespace: &NetNs, address: &str| {
+            namespace.enter(|| UdpSocket::bind((address, 5000))).unwrap().unwrap()
+        };
+        let ue = bind(&network.lab.ue, &UE_V4.to_string());
+        let server = bind(&network.lab.dn, TARGETS[0]);
+        let before = ["n3", "n6"].map(|interface| sent_and_copied(&network.handle, interface));
+        compare(&ue, &server, 1372);
+        compare(&server, &ue, 1372);
+        for (interface, before) in ["n3", "n6"].into_iter().zip(before) {
+            let (sent, copied) = sent_and_copied(&network.handle, interface);
+            assert!(sent >= before.0 + 800, "{interface}: {sent} sent, before {before:?}");
+            assert!(copied <= OWN, "{interface}: {copied} copied");
+        }
+    }
 }
 
 #[test]

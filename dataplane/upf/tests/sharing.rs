@@ -219,6 +219,12 @@ fn interfaces_of_one_device_are_apart() {
         twin.exchange(PLANT, 0xAA, round);
     }
 
+    // What came from the TUN device lay in AF_XDP's frames, as did all other packets but those that the UPF itself makes: from
+    // `lan`, whose MTU is that of N3, packets go into tunnels in fragments.
+    let handle = running.upf.handle();
+    let copied = || ["ran", "wan"].map(|name| sent_and_copied(&handle, name).1);
+    assert!(copied().iter().all(|count| *count <= OWN), "{:?}", copied());
+
     // One gNB dies while packets flow to its UE; those of the others pass on.
     ues[1].running = None;
     let from_network = lab.dn.enter(|| UdpSocket::bind("10.201.0.2:6000").unwrap()).unwrap();
@@ -236,6 +242,11 @@ fn interfaces_of_one_device_are_apart() {
     add_addresses(&lab);
     twin.exchange(PLANT, 0xAA, 10);
     ues.iter().for_each(|ue| ue.exchange(INTERNET, 0x55, 11));
+    // In frames of the new device too.
+    let before = copied();
+    ues.iter().for_each(|ue| ue.exchange(INTERNET, 0x55, 12));
+    let more = copied().into_iter().zip(before).map(|(after, before)| after - before);
+    assert!(more.clone().all(|count| count <= OWN), "{:?}", more.collect::<Vec<_>>());
 
     // Each interface counted its own packets, and none took the wrong way.
     let stats = running.upf.handle().stats();

@@ -30,7 +30,7 @@ use crate::bpf::{BpfError, Program, XskMap};
 use crate::poll::AnyOf;
 use crate::vlan::{LONGEST_HEADER, Tags};
 use crate::xdp::{Chain, ChainError, Part, Place};
-use crate::{FramePort, Port, Sent, Vector};
+use crate::{FramePort, Pool, Port, Sent, Vector};
 use device::Device;
 pub use socket::Mode;
 use socket::{CHUNKS, Socket};
@@ -188,7 +188,7 @@ impl Memory {
         Memory::with_more(sockets, 0, devices)
     }
 
-    /// The same, and `more` frames, which may be with other workers.
+    /// The same, and `more` frames, for vectors that its worker does not hold itself.
     pub fn with_more<'a>(
         sockets: usize,
         more: usize,
@@ -339,8 +339,7 @@ impl AfXdpPort {
 
 impl Port for AfXdpPort {
     fn receive(&mut self, batch: &mut Vector) -> io::Result<usize> {
-        // All sockets share the pool.
-        batch.begin_lent(self.sockets[0].pool());
+        batch.clear();
         let count = self.sockets.len();
         for i in 0..count {
             let at = (self.turn + i) % count;
@@ -394,6 +393,10 @@ impl Port for AfXdpPort {
     fn before_sleep(&mut self) -> io::Result<()> {
         (self.owner_tells, self.frames) = (true, 0);
         self.watch()
+    }
+
+    fn pool(&self) -> Option<Arc<dyn Pool>> {
+        Some(Arc::clone(self.sockets[0].pool()))
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -12,7 +12,9 @@ use crate::{Sent, Vector};
 
 /// Entries of each ring: what may arrive while a worker is descheduled for some hundred µs.
 pub(super) const RING: u32 = 2048;
-/// Chunks of memory per socket: both directions' rings full, and as many batches as a worker can hold.
+/// Chunks of memory per socket. At most [`RING`] are given to the kernel to receive into, and as many to be sent; the others
+/// are for as many batches as a worker can hold. So there is always one to receive into, whatever waits to be sent and from
+/// wherever it came.
 pub(super) const CHUNKS: u32 = 2 * RING + 512;
 /// Octets of an Ethernet header, without which there is no frame.
 const ETHERNET_HEADER: usize = 14;
@@ -54,6 +56,8 @@ pub(super) struct Socket {
     longest: usize,
     /// Chunks in the fill ring, or with the kernel behind it.
     filled: u32,
+    /// Chunks in the transmit ring, or with the kernel behind it.
+    sending: u32,
     /// The kernel has left frames in the transmit ring and waits to be asked again.
     unsent: bool,
     /// Frames that the interface has refused although they count as sent. See [`Socket::settle`].
@@ -200,6 +204,7 @@ impl Socket {
             busy_poll,
             longest,
             filled: 0,
+            sending: 0,
             unsent: false,
             refused: 0,
             counted,
@@ -236,6 +241,7 @@ impl Socket {
         }
         if done > 0 {
             self.completion.release();
+            self.sending = self.sending.saturating_sub(done);
         }
     }
 
@@ -252,7 +258,7 @@ impl Socket {
         }
     }
 
-    /// Adds the frames that are waiting to `batch`, which holds frames of the UMEM.
+    /// Adds the frames that are waiting to `batch`, which is empty or holds frames of the UMEM.
     pub(super) fn receive(&mut self, batch: &mut Vector) -> usize {
         if self.unsent {
             // First take back what the kernel has sent: it needs room in the completion ring to send more.
@@ -262,11 +268,19 @@ impl Socket {
         let room = (batch.capacity() - batch.len()) as u32;
         let mut ready = self.rx.ready(room);
         if ready == 0 {
+            if self.filled < RING {
+                // There were not enough chunks.
+                self.maintain();
+            }
             if !self.busy_poll && !self.fill.needs_wakeup() {
                 return 0;
             }
             self.wake_receiver();
             ready = self.rx.ready(room);
+        }
+        if ready > 0 && batch.is_empty() {
+            // Not before: a batch keeps its own frames as long as nothing is lent to it.
+            batch.begin_lent(&self.pool);
         }
         let umem = Arc::clone(&self.umem);
         let mut free = umem.free();
@@ -323,7 +337,7 @@ impl Socket {
         }
         let mut free = umem.free();
         self.complete(&mut free);
-        let mut room = self.tx.free(selected.len() as u32);
+        let mut room = self.tx.free(selected.len() as u32).min(RING - self.sending.min(RING));
         let own = batch.gives_to(&self.pool);
         let mut taken = 0;
         for &position in selected {
@@ -368,6 +382,8 @@ impl Socket {
             sent.packets += 1;
             sent.bytes += length;
         }
+        sent.copied = sent.packets - taken;
+        self.sending += sent.packets as u32;
         free.returned(taken);
         drop(free);
         if sent.packets > 0 {
@@ -386,6 +402,7 @@ impl Socket {
         if refused > 0 {
             sent.bytes -= sent.bytes * refused / sent.packets;
             sent.packets -= refused;
+            sent.copied = sent.copied.min(sent.packets);
             sent.full += refused;
             self.refused -= refused;
         }

@@ -141,17 +141,11 @@ impl Umem {
         raw.token * u64::from(self.chunk_len) + u64::from(raw.start)
     }
 
-    /// Whether a packet of so many octets fits into a chunk, behind its headroom.
-    #[inline]
-    pub(super) fn fits(&self, length: usize) -> bool {
-        length <= self.chunk_len as usize - HEADROOM
-    }
-
     /// Copies a packet into a chunk, behind the headroom; returns its address. `None` when it does not fit, or when the
     /// chunk is of a larger memory.
     #[inline]
     pub(super) fn fill(&self, chunk: &mut Chunk, packet: &[u8]) -> Option<u64> {
-        if !self.fits(packet.len()) || chunk.0 >= self.chunks {
+        if packet.len() > memory::Memory::longest(self) || chunk.0 >= self.chunks {
             return None;
         }
         let address = self.address(chunk) + HEADROOM as u64;
@@ -207,6 +201,10 @@ impl memory::Memory for Umem {
             free.list.push(Chunk(raw.token as u32));
             free.lent -= 1;
         }
+    }
+
+    fn longest(&self) -> usize {
+        self.chunk_len as usize - HEADROOM
     }
 }
 

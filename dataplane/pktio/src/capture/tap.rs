@@ -16,7 +16,7 @@ use packet::ethernet::Mac;
 use telemetry::DropReason;
 
 use super::wall_clock_ns;
-use crate::{FramePort, Port, Sent, Vector};
+use crate::{FramePort, Pool, Port, Sent, Vector};
 
 /// Frames that wait for the capture's thread, of all taps.
 const QUEUE: usize = 32_768;
@@ -164,6 +164,10 @@ impl<P: FramePort> Port for Tapped<P> {
 
     fn before_sleep(&mut self) -> io::Result<()> {
         self.port.before_sleep()
+    }
+
+    fn pool(&self) -> Option<Arc<dyn Pool>> {
+        self.port.pool()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -1,8 +1,9 @@
 //! DPDK's packet buffers behind ours.
 //!
 //! A received mbuf is lent to a vector as a [`Frame`] whose token is its address, and returns to the memory pool it
-//! came from, which it knows itself. To the vector all mbufs of the process are therefore of one [`Pool`], whatever the
-//! port, and a packet received on one DPDK port leaves through another without being copied.
+//! came from, which it knows itself. To the vector all received mbufs of the process are therefore of one [`Pool`], whatever
+//! the port, and a packet received on one DPDK port leaves through another without being copied. So does a packet that a
+//! socket has received into the mbufs of a device ([`DpdkPort`](super::port::DpdkPort)'s pool).
 
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
@@ -77,21 +78,34 @@ unsafe extern "C" {
 pub(super) struct Mbufs(());
 
 impl memory::Memory for Mbufs {
-    /// Adds none: a device's own memory pool gives its frames ([`FramePort::draw`](crate::FramePort::draw)).
+    /// Adds none: a device's own memory pool gives its frames.
     fn draw(&self, _: &mut Vector, _: usize) {}
 
     fn take_back(&self, frames: &mut [Frame]) {
-        for group in frames.chunks_mut(CALL) {
-            let mut mbufs = [std::ptr::null_mut(); CALL];
-            let mut count = 0;
-            for raw in group.iter_mut().filter_map(Frame::take) {
-                mbufs[count] = raw.token as *mut u8;
-                count += 1;
-            }
-            if count > 0 {
-                // SAFETY: the first `count` are mbufs, which only the frames knew of and do not any more.
-                unsafe { godwit_frames_give(mbufs.as_mut_ptr(), count as u16) }
-            }
+        take_back(frames);
+    }
+
+    fn longest(&self) -> usize {
+        0
+    }
+
+    fn has_mbufs(&self) -> bool {
+        true
+    }
+}
+
+/// Gives back the mbufs of frames.
+pub(super) fn take_back(frames: &mut [Frame]) {
+    for group in frames.chunks_mut(CALL) {
+        let mut mbufs = [std::ptr::null_mut(); CALL];
+        let mut count = 0;
+        for raw in group.iter_mut().filter_map(Frame::take) {
+            mbufs[count] = raw.token as *mut u8;
+            count += 1;
+        }
+        if count > 0 {
+            // SAFETY: the first `count` are mbufs, which only the frames knew of and do not any more.
+            unsafe { godwit_frames_give(mbufs.as_mut_ptr(), count as u16) }
         }
     }
 }

@@ -5,7 +5,7 @@
 //! physical one, `0000:01:00.0`. [`DpdkPort::open`] gives a port per queue, each for one worker.
 //!
 //! Frames are mbufs, lent to the batch and sent without copying ([`frames`]); packets in other memory
-//! are copied when sent. There is no descriptor to sleep on: a worker polls.
+//! are copied when sent. A worker may have a device's mbufs as its home pool, into which its sockets receive. There is no descriptor to sleep on: a worker polls.
 //!
 //! Packets in several pieces (larger than a buffer) are dropped and counted. What the device itself has lost is read from its
 //! driver's counters and counts as `rx_queue_full`, `rx_error` or `tx_error`.
@@ -29,7 +29,7 @@ use telemetry::DropReason;
 use super::frames::{self, Raw};
 use super::gate::{self, Section};
 use super::{Error, eal};
-use crate::frame::Pool;
+use crate::frame::{HEADROOM, Pool, memory};
 use crate::vlan::LONGEST_HEADER;
 use crate::{Frame, FramePort, Port, Sent, Vector, crossing};
 
@@ -235,6 +235,17 @@ impl Device {
         })
     }
 
+    /// Takes empty frames of the device's pool: as many as `frames` has places, or one if there are not so many. Returns how
+    /// many there are.
+    #[inline]
+    fn take(&self, frames: &mut [Raw]) -> usize {
+        // SAFETY: the device's own pool, and room for as many frames; the C side takes all or none.
+        let take = |frames: &mut [Raw]| unsafe {
+            godwit_frames_take(self.pool, frames.as_mut_ptr(), frames.len() as u16) >= 0
+        };
+        if take(frames) { frames.len() } else { usize::from(frames.len() > 1 && take(&mut frames[..1])) }
+    }
+
     fn close(&self) {
         // SAFETY: the port is open, and with the last of its queues nobody uses it any more.
         let left = unsafe { godwit_port_close(self.port, self.pool) };
@@ -272,6 +283,54 @@ fn remove_stale_socket(device: &str) {
     }
 }
 
+/// The mbufs of a device as a pool that vectors draw from. It keeps the device open.
+#[derive(Debug)]
+struct Buffers {
+    device: Arc<Device>,
+    longest: usize,
+}
+
+impl Buffers {
+    fn of(device: &Arc<Device>) -> Buffers {
+        let mut first = [Raw::NONE];
+        let count = device.take(&mut first);
+        frames::give(&first[..count]);
+        let room = first[0].to_frame().map_or(0, |frame| usize::from(frame.room));
+        Buffers { device: Arc::clone(device), longest: room.saturating_sub(HEADROOM) }
+    }
+}
+
+impl memory::Memory for Buffers {
+    fn draw(&self, vector: &mut Vector, count: usize) {
+        eal::register_thread();
+        let mut empty = [Raw::NONE; CALL];
+        let count = self.device.take(&mut empty[..count.min(CALL)]);
+        lend(vector, &empty[..count]);
+    }
+
+    fn take_back(&self, frames: &mut [Frame]) {
+        frames::take_back(frames);
+    }
+
+    fn longest(&self) -> usize {
+        self.longest
+    }
+
+    fn has_mbufs(&self) -> bool {
+        true
+    }
+}
+
+/// Lends frames that the C side has just described.
+#[inline]
+fn lend(vector: &mut Vector, frames: &[Raw]) {
+    for frame in frames.iter().filter_map(|raw| raw.to_frame()) {
+        // SAFETY: an mbuf's memory, mapped for ever and zero before it was first used; the packet lies within
+        // it, and the C side hands over only those that nobody else refers to.
+        unsafe { vector.lend(frame) };
+    }
+}
+
 /// Opens one device at a time.
 static OPENING: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
@@ -280,7 +339,10 @@ static OPENING: std::sync::Mutex<()> = std::sync::Mutex::new(());
 pub struct DpdkPort {
     queue: u16,
     section: Option<Arc<Section>>,
+    /// All mbufs of the process: received frames are of this pool.
     mbufs: Arc<dyn Pool>,
+    /// Those of the device.
+    home: Arc<dyn Pool>,
     frames: Box<[Raw; CALL]>,
     /// Empty frames to copy packets into; the first `spares` of them, between two calls none.
     spare: Box<[Raw; CALL]>,
@@ -324,10 +386,12 @@ impl DpdkPort {
             Device::open(device, settings, false)?
         };
         let opened = Arc::new(opened);
+        let home: Arc<dyn Pool> = Arc::new(Buffers::of(&opened));
         let port = |(queue, section): (usize, &Arc<Section>)| DpdkPort {
             queue: queue as u16,
             section: opened.connected.then(|| Arc::clone(section)),
             mbufs: Arc::clone(&mbufs),
+            home: Arc::clone(&home),
             frames: Box::new([Raw::NONE; CALL]),
             spare: Box::new([Raw::NONE; CALL]),
             spares: 0,
@@ -350,16 +414,6 @@ impl DpdkPort {
         let inside = self.section.as_deref().map(Section::enter);
         // SAFETY: the port is open.
         !matches!(inside, Some(None)) && unsafe { godwit_port_up(self.device.port) != 0 }
-    }
-
-    /// Lends the first `count` of the frames that the C side just described.
-    #[inline]
-    fn lend_frames(&self, batch: &mut Vector, count: usize) {
-        for frame in self.frames[..count].iter().filter_map(|raw| raw.to_frame()) {
-            // SAFETY: an mbuf's memory, mapped for ever and zero before it was first used; the packet lies within
-            // it, and the C side hands over only those that nobody else refers to.
-            unsafe { batch.lend(frame) };
-        }
     }
 
     /// What the device, with all its queues, did not deliver.
@@ -433,21 +487,18 @@ impl DpdkPort {
             return false;
         }
         if self.spares == 0 {
-            let (pool, spare) = (self.device.pool, self.spare.as_mut_ptr());
-            // SAFETY: the device's own pool, and room for `count` frames.
-            let take = |count: usize| unsafe { godwit_frames_take(pool, spare, count as u16) } >= 0;
-            let counts = [(more + 1).min(CALL), 1];
-            let Some(count) = counts.into_iter().find(|count| take(*count)) else {
-                sent.full += 1;
-                return false;
-            };
-            self.spares = count;
+            self.spares = self.device.take(&mut self.spare[..(more + 1).min(CALL)]);
+        }
+        if self.spares == 0 {
+            sent.full += 1;
+            return false;
         }
         let frame = &mut self.spare[self.spares - 1];
         let fits = frame.fill(packet.packet());
         if fits {
             self.frames[at] = *frame;
             self.spares -= 1;
+            sent.copied += 1;
         } else {
             sent.too_big += 1;
         }
@@ -485,7 +536,7 @@ impl Port for DpdkPort {
     #[inline]
     fn receive(&mut self, batch: &mut Vector) -> io::Result<usize> {
         eal::register_thread();
-        batch.begin_lent(&self.mbufs);
+        batch.clear();
         let count = batch.capacity().min(CALL) as u16;
         let received = {
             let inside = self.section.as_deref().map(Section::try_enter);
@@ -499,8 +550,10 @@ impl Port for DpdkPort {
         };
         if received > 0 {
             self.note_traffic();
+            // Not before: a batch keeps its own frames as long as nothing is lent to it.
+            batch.begin_lent(&self.mbufs);
+            lend(batch, &self.frames[..usize::from(received)]);
         }
-        self.lend_frames(batch, usize::from(received));
         Ok(batch.len())
     }
 
@@ -509,7 +562,7 @@ impl Port for DpdkPort {
         eal::register_thread();
         let mut sent = Sent::default();
         let longest = self.device.mtu + LONGEST_HEADER;
-        let own = batch.gives_to(&self.mbufs);
+        let own = batch.gives_mbufs();
         for group in selected.chunks(CALL) {
             let mut count = 0;
             for (at, &position) in group.iter().enumerate() {
@@ -534,6 +587,7 @@ impl Port for DpdkPort {
         }
         self.note_traffic();
         self.settle(&mut sent);
+        sent.copied = sent.copied.min(sent.packets);
         sent
     }
 
@@ -555,6 +609,10 @@ impl Port for DpdkPort {
         }
     }
 
+    fn pool(&self) -> Option<Arc<dyn Pool>> {
+        Some(Arc::clone(&self.home))
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -574,13 +632,8 @@ impl FramePort for DpdkPort {
     fn draw(&mut self, batch: &mut Vector, count: usize) -> usize {
         eal::register_thread();
         batch.begin_lent(&self.mbufs);
-        let count = count.min(batch.capacity()).min(CALL);
-        // SAFETY: the device's own pool, and room for `count` frames.
-        let taken =
-            unsafe { godwit_frames_take(self.device.pool, self.frames.as_mut_ptr(), count as u16) } >= 0;
-        if taken {
-            self.lend_frames(batch, count);
-        }
+        let count = self.device.take(&mut self.frames[..count.min(batch.capacity()).min(CALL)]);
+        lend(batch, &self.frames[..count]);
         batch.len()
     }
 }

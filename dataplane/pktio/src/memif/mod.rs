@@ -171,6 +171,7 @@ impl MemifPort {
     /// Copies waiting packets to the vector; how many there are, and whether the peer broke the rules meanwhile.
     #[inline]
     fn copy_in(&mut self, vector: &mut Vector) -> (usize, Result<(), Violation>) {
+        let longest = self.session.shared.settings().frame() as usize;
         let Some(Ends { receiver, .. }) = &mut self.ends else { return (0, Ok(())) };
         let mut waiting = match receiver.waiting() {
             Ok(waiting) if self.up => waiting,
@@ -180,7 +181,7 @@ impl MemifPort {
         if waiting == 0 {
             return (0, Ok(()));
         }
-        let (room, before) = (vector.draw(VECTOR), waiting);
+        let (room, before) = (vector.draw(VECTOR, longest), waiting);
         let (mut received, mut result) = (0, Ok(()));
         while waiting > 0 && received < room {
             let Some(mut frame) = vector.drawn(received) else { break };

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use packet::ethernet;
 use telemetry::DropReason;
@@ -11,7 +12,7 @@ use super::header::Ethernet;
 use super::routes::{Near, Number};
 use super::{Core, Neighbours, NextHop, Prepared, Received};
 use crate::vlan::Tags;
-use crate::{FramePort, Port, Sent, Vector};
+use crate::{FramePort, Pool, Port, Sent, Vector};
 
 /// IP on a frame port; see the module `stack`.
 pub struct IpStack<F> {
@@ -101,6 +102,10 @@ impl<F: FramePort> Port for IpStack<F> {
 
     fn before_sleep(&mut self) -> io::Result<()> {
         self.core.frames.before_sleep()
+    }
+
+    fn pool(&self) -> Option<Arc<dyn Pool>> {
+        self.core.frames.pool()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

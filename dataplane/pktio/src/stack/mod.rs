@@ -414,6 +414,7 @@ impl Neighbours {
 fn add(sum: &mut Sent, more: &Sent) {
     sum.packets += more.packets;
     sum.bytes += more.bytes;
+    sum.copied += more.copied;
     sum.full += more.full;
     sum.too_big += more.too_big;
     sum.unresolved += more.unresolved;

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use packet::ethernet;
 use packet::protocol;
@@ -13,7 +14,7 @@ use super::routes::{Near, Number};
 use super::{Core, Link, Neighbours, NextHop, Prepared, Received};
 use crate::peers::{Entry, View};
 use crate::vlan::Tags;
-use crate::{FrameMut, FramePort, Port, Sent, Vector};
+use crate::{FrameMut, FramePort, Pool, Port, Sent, Vector};
 
 const IPV4_HEADER: usize = 20;
 const IPV6_HEADER: usize = 40;
@@ -134,6 +135,10 @@ impl<F: FramePort> Port for UdpStack<F> {
 
     fn before_sleep(&mut self) -> io::Result<()> {
         self.core.frames.before_sleep()
+    }
+
+    fn pool(&self) -> Option<Arc<dyn Pool>> {
+        self.core.frames.pool()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

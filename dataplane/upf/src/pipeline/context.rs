@@ -6,7 +6,6 @@ use std::sync::Arc;
 use pktio::{Frame, Pool, Sent, Vector};
 use rcu::Guard as Inside;
 use telemetry::DropReason;
-use telemetry::worker::Traffic;
 
 use super::graph::Way;
 use super::guard::Closed;
@@ -80,9 +79,16 @@ impl Context {
         self.count_way(Way::Receive, batch.len());
     }
 
-    /// Counts what a port has done with packets.
-    pub fn count_sent(&self, interface: &Traffic, sent: Sent) {
-        interface.count_n(sent.packets, sent.bytes);
+    /// Counts what the port of an interface has done with packets.
+    pub fn count_sent(&self, interface: usize, sent: Sent) {
+        if let Some(counters) = self.stats().interfaces.get(interface) {
+            counters.downlink.count_n(sent.packets, sent.bytes);
+        }
+        if sent.copied > 0
+            && let Some(copied) = self.stats().copied.get(interface)
+        {
+            copied.add(sent.copied as u64);
+        }
         for (reason, count) in [
             (DropReason::TxQueueFull, sent.full),
             (DropReason::TooBig, sent.too_big),

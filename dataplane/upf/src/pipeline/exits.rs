@@ -104,14 +104,13 @@ impl Extra {
     #[cold]
     fn transmit_all(&mut self, context: &Context, ports: &mut Ports) {
         self.vectors.iter_mut().for_each(|vector| vector.set_peers(context.tables.peers()));
-        let interfaces = &context.stats().interfaces;
-        for ((positions, port), traffic) in self.to.iter_mut().zip(ports).zip(interfaces.iter()) {
+        for (interface, (positions, port)) in self.to.iter_mut().zip(ports).enumerate() {
             // Positions are in order.
             for part in positions.chunk_by_mut(|a, b| usize::from(*a) / VECTOR == usize::from(*b) / VECTOR) {
                 let number = part.first().map_or(0, |first| usize::from(*first) / VECTOR);
                 let Some(vector) = self.vectors.get_mut(number) else { continue };
                 part.iter_mut().for_each(|position| *position %= VECTOR as u16);
-                context.count_sent(&traffic.downlink, port.transmit(vector, part));
+                context.count_sent(interface, port.transmit(vector, part));
             }
         }
     }

@@ -127,7 +127,8 @@ struct Stages {
 }
 
 impl Graph for Pipeline {
-    /// The memory for packets that are received by copying, and for those that this pipeline makes.
+    /// The memory for the packets that this pipeline makes, and for those that are received by copying and do not fit into
+    /// frames of a port.
     fn home(&self) -> &Arc<dyn Pool> {
         &self.stages.context.home
     }
@@ -383,11 +384,7 @@ impl Stages {
     fn transmit(&mut self, batch: &mut Vector, ports: &mut Ports) {
         let context = &self.context;
         batch.set_peers(context.tables.peers());
-        self.pass.outputs.transmit(batch, ports, |number, sent| {
-            if let Some(interface) = context.stats().interfaces.get(number) {
-                context.count_sent(&interface.downlink, sent);
-            }
-        });
+        self.pass.outputs.transmit(batch, ports, |number, sent| context.count_sent(number, sent));
         self.exits.extra.transmit(context, ports);
     }
 }

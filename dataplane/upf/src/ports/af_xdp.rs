@@ -25,7 +25,7 @@ use pktio::stack::resolver::Resolver;
 use pktio::trunk::{Share, Trunk};
 use pktio::udp::UdpPort;
 use pktio::vlan::Tags;
-use pktio::{FramePort, Port, Sent, Vector, crossing};
+use pktio::{FramePort, Pool, Port, Sent, VECTOR, Vector, crossing};
 use telemetry::DropReason;
 
 use super::{PortError, own};
@@ -204,7 +204,7 @@ impl AfXdp {
             Some(memory) => memory,
             None => {
                 let sockets = self.queues().div_ceil(workers) as usize;
-                let away = crossing::frames(workers as usize);
+                let away = crossing::frames(workers as usize) + self.members.len() * VECTOR;
                 own.insert(Memory::with_more(sockets, away, [attached.interface.device()]).map_err(failed)?)
             }
         };
@@ -420,6 +420,8 @@ impl Port for Queues {
             // Returns the batch's frames to the memory from which they came.
             batch.clear();
             self.open_again().map_err(io::Error::other)?;
+            // The batch would otherwise go on receiving into the memory of the former sockets.
+            self.pool().iter().for_each(|pool| batch.settle(pool));
         }
         self.port.as_mut().map_or(Ok(0), |port| port.receive(batch))
     }
@@ -443,6 +445,10 @@ impl Port for Queues {
 
     fn before_sleep(&mut self) -> io::Result<()> {
         self.port.as_mut().map_or(Ok(()), |port| port.before_sleep())
+    }
+
+    fn pool(&self) -> Option<Arc<dyn Pool>> {
+        self.port.as_ref()?.pool()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

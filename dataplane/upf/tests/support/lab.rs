@@ -46,6 +46,49 @@ pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Sends datagrams from one socket to the other, some at a time and of all sizes up to `longest`, and compares them with those
+/// that arrive. Kernels may exchange some of them on their way.
+#[track_caller]
+pub fn compare(from: &UdpSocket, to: &UdpSocket, longest: usize) {
+    let address = to.local_addr().expect("bound");
+    to.set_read_timeout(Some(PATIENCE)).expect("set");
+    let datagram = |number: usize| -> Vec<u8> {
+        let length = [0, 1, 22, 23, longest - 1, longest, number * 389 % longest][number % 7];
+        (0..length).map(|at| (at.wrapping_mul(number | 1) >> 2) as u8 ^ number as u8).collect()
+    };
+    let mut next = 0;
+    for burst in (1..40).chain([1, 1, 40]) {
+        let mut sent: Vec<Vec<u8>> = (next..next + burst).map(datagram).collect();
+        for datagram in &sent {
+            assert_eq!(from.send_to(datagram, address).expect("sent"), datagram.len());
+        }
+        let mut receive = |number: usize| {
+            let mut datagram = vec![0; longest + 1];
+            let length = to.recv(&mut datagram);
+            datagram.truncate(
+                length.unwrap_or_else(|error| panic!("{number} of {burst} from {next} on: {error}")),
+            );
+            datagram
+        };
+        let mut received: Vec<Vec<u8>> = (0..burst).map(&mut receive).collect();
+        sent.sort();
+        received.sort();
+        assert!(sent == received, "the {burst} datagrams from {next} on");
+        next += burst;
+    }
+}
+
+/// Most packets that an interface copies because the UPF itself makes them: Router Advertisements, answers to packets that are too
+/// long.
+pub const OWN: u64 = 9;
+
+/// How many packets an interface of the UPF has sent, and how many of them it had to copy.
+pub fn sent_and_copied(handle: &upf::Handle, interface: &str) -> (u64, u64) {
+    let sent = &handle.stats()["interfaces"][interface]["sent"];
+    let number = |name: &str| sent[name].as_u64().expect("a number");
+    (number("packets"), number("copied"))
+}
+
 /// A CP function that asks and waits.
 pub struct Smf {
     pub socket: UdpSocket,
