@@ -293,6 +293,33 @@ fn three_workers_share_the_queues_of_af_xdp() {
     exchange(&lab, config, FLOWS, &["link_local"]);
 }
 
+/// Each worker receives what comes from its queue of the TUN device into the frames of its own AF_XDP sockets.
+#[test]
+fn three_workers_have_queues_of_af_xdp_and_of_a_tun_device() {
+    let lab = runtime().block_on(async {
+        let ns = || NetNs::new().expect("tests run with CAP_SYS_ADMIN");
+        let lab = Lab { core: ns(), ran: ns(), dn: ns(), ue: ns() };
+        lab.connect_queues("n3", WORKERS).await;
+        lab.connect("n6").await;
+        prepare(&lab).await;
+        lab
+    });
+    let mut config = config("");
+    config.gtpu = Some(upf_address());
+    bypass(&mut config, Backend::AfXdp, ["n3", "gw0"]);
+    config.interfaces[1].backend = Backend::Kernel;
+    let downlink = Downlink { lengths: [80, 1272, 1271, 80], addresses_change: true };
+    let stats = exchange(&lab, config, downlink, &["link_local"]);
+    let sent = &stats["interfaces"]["n3"]["sent"];
+    let [sent, copied] = ["packets", "copied"].map(|name| sent[name].as_u64().unwrap());
+    // The UPF's own answers to echo requests are copied.
+    assert!(sent >= u64::from(SESSIONS * 2 * ROUNDS * BURST), "{sent}");
+    assert!(
+        copied <= sent - u64::from(SESSIONS * 2 * ROUNDS * BURST) + OWN,
+        "{copied} of {sent} were copied"
+    );
+}
+
 /// As before, with neighbours that the UPF itself looks for, and that answer to any queue.
 #[cfg(feature = "dpdk")]
 #[test]
@@ -325,8 +352,8 @@ fn three_workers_share_the_queues_of_dpdk() {
 }
 
 /// Sends in both directions through a UPF with this configuration and [`WORKERS`] workers. Each packet arrives, in order
-/// and counted for its session. Packets of others may be dropped for the reasons `others`.
-fn exchange(lab: &Lab, mut config: upf::Config, downlink: Downlink, others: &[&str]) {
+/// and counted for its session. Packets of others may be dropped for the reasons `others`. Returns the UPF's counters.
+fn exchange(lab: &Lab, mut config: upf::Config, downlink: Downlink, others: &[&str]) -> serde_json::Value {
     // Workers are known by the names of their threads, of which the tests of this program have the same.
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let upf = upf_address();
@@ -392,6 +419,7 @@ fn exchange(lab: &Lab, mut config: upf::Config, downlink: Downlink, others: &[&s
         assert_eq!(counted, passed.map(Some), "session {}", session.number);
     }
     core.block_on(running.stop());
+    stats
 }
 
 /// The UPF answers a gNB, which it knows by then.
