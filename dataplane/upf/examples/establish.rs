@@ -61,9 +61,10 @@ impl Upf {
         let (now, cp) = (NtpSeconds(1000), id.peer.ip());
         match message {
             Message::SessionEstablishmentRequest(request) => {
-                let response = self.sessions.establish(NodeId::Ipv4(GTPU), cp, request.clone(), now).response;
+                let cp_seid = request.cp_f_seid.seid;
+                let response = self.sessions.establish(NodeId::Ipv4(GTPU), cp, request, now).response;
                 assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
-                (request.cp_f_seid.seid, response.up_f_seid.unwrap().seid, response.into())
+                (cp_seid, response.up_f_seid.unwrap().seid, response.into())
             }
             Message::SessionModificationRequest(request) => {
                 let modified = self.sessions.modify(seid, cp, &request, now).unwrap();
@@ -98,7 +99,7 @@ fn nth(n: usize, policies: usize) -> Vec<u8> {
             ue.ipv6 = Some((UE_PREFIX.to_bits() + ((n as u128) << 64)).into());
         }
     }
-    request.create_fars[1] = forward(2, DestinationInterface::Access, Some((n as u32, GNB)));
+    request.create_fars[1] = forward(2, DestinationInterface::Access, Some((n as u32 + 1, GNB)));
     encode(request, 0, n)
 }
 

@@ -36,11 +36,11 @@ pub fn compile(
     rules: &Rules,
     interfaces: &Interfaces,
 ) -> Result<(Plan, Vec<Ineffective>), Rejection> {
-    let ue = ue_addresses(rules, rules.pdrs.values().map(|pdr| &**pdr));
+    let ue = ue_addresses(rules, rules.pdrs.values());
     let networks = Networks::of(rules, interfaces);
     let home = Home { has_address: !ue.is_empty(), network: networks.home(rules)?, networks };
     let untunnelled = rules.pdrs.values().filter(|pdr| rules.teid_of(pdr).is_none());
-    let native = ue_addresses(rules, untunnelled.map(|pdr| &**pdr));
+    let native = ue_addresses(rules, untunnelled);
     let mut pdrs = Vec::with_capacity(rules.pdrs.len());
     let untunnelled = rules.pdrs.values().any(|pdr| rules.teid_of(pdr).is_none());
     let native_place = untunnelled.then_some(Place::Native);

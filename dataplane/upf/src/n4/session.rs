@@ -252,7 +252,7 @@ impl Sessions {
             apply_checked(self.request_context(), seid, Some(cp), (&mut rules, None), |rules, tunnels| {
                 changes::establish(rules, request, tunnels, now)
             })?;
-        let (compiled, ineffective) = match self.publish(seid, &rules, &work.destinations) {
+        let (compiled, ineffective) = match self.publish(seid, &mut rules, &work.destinations) {
             Ok(published) => published,
             Err(rejection) => {
                 give_back(&mut self.writer, &work.taken);
@@ -297,17 +297,16 @@ impl Sessions {
     fn publish(
         &mut self,
         seid: u64,
-        rules: &Rules,
+        rules: &mut Rules,
         destinations: &Destinations,
     ) -> Result<(Session, Box<[Ineffective]>), Rejection> {
         let own = Own::new(rules, destinations);
         if let Some(own) = &own
             && let Some(template) = self.templates.find(own)
         {
-            return Ok((
-                self.writer.establish_like(seid, &template.layout, own)?,
-                template.ineffective.clone(),
-            ));
+            let session = self.writer.establish_like(seid, &template.layout, own)?;
+            template.share_with(rules);
+            return Ok((session, template.ineffective.clone()));
         }
         let (plan, ineffective) = compile(seid, rules, &self.interfaces)?;
         let ineffective: Box<[Ineffective]> = ineffective.into();
@@ -667,7 +666,7 @@ fn log_ineffective(seid: u64, ineffective: &[Ineffective], before: &[Ineffective
 /// Remote endpoints to which the rules send. `tunnels` are those of the FARs, in their order.
 fn remotes(rules: &Rules, tunnels: &[Option<OuterHeader>]) -> impl Iterator<Item = (Peer, u32)> {
     let forwards =
-        |pdr: &&Arc<PdrRule>| rules.far_of(pdr).is_some_and(|far| far.action.contains(ApplyAction::FORW));
+        |pdr: &&PdrRule| rules.far_of(pdr).is_some_and(|far| far.action.contains(ApplyAction::FORW));
     let used = rules.pdrs.values().filter(forwards);
     used.filter_map(|pdr| rules.tunnel_to(pdr, tunnels)).map(|tunnel| (tunnel.far_end(), tunnel.teid))
 }

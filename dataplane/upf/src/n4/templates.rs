@@ -12,6 +12,7 @@
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use classifier::Prefix;
 use foldhash::HashMap;
@@ -201,6 +202,18 @@ fn hash(rules: &Rules, network: u16) -> u64 {
 }
 
 impl Template {
+    /// Lets rules for which the template fits share what they have in common with it.
+    pub fn share_with(&self, rules: &mut Rules) {
+        for (rule, known) in rules.pdrs.values_mut().zip(self.rules.pdrs.values()) {
+            rule.share_terms(known);
+        }
+        for (rule, known) in rules.fars.values_mut().zip(self.rules.fars.values()) {
+            if rule == known {
+                *rule = Arc::clone(known);
+            }
+        }
+    }
+
     /// Whether the template can be used for this session.
     fn fits(&self, own: &Own<'_>) -> bool {
         let (a, b) = (&self.rules, own.rules);
@@ -222,18 +235,10 @@ fn alike<K: Ord + Copy, V>(a: &Table<K, V>, b: &Table<K, V>, same: impl Fn(&V, &
 }
 
 fn pdrs_alike(a: &PdrRule, b: &PdrRule) -> bool {
-    a.precedence == b.precedence
-        && a.source == b.source
-        && a.far_id == b.far_id
-        && a.tunnel.is_some() == b.tunnel.is_some()
+    a.tunnel.is_some() == b.tunnel.is_some()
         && a.ue.v4.is_some() == b.ue.v4.is_some()
         && a.ue.v6.is_some() == b.ue.v6.is_some()
-        && a.network == b.network
-        && a.qer_ids == b.qer_ids
-        && a.urr_ids == b.urr_ids
-        && a.qfis == b.qfis
-        && a.sdf_filters == b.sdf_filters
-        && a.ethernet_filters == b.ethernet_filters
+        && a.has_terms_of(b)
 }
 
 fn fars_alike(a: &FarRule, b: &FarRule) -> bool {

@@ -27,7 +27,7 @@ const NOT_OFFERED: ApplyAction = ApplyAction(
 const MAX_COPIES: usize = 4;
 
 /// A forwarding action rule.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FarRule {
     /// Apply Action.
     pub action: ApplyAction,

@@ -23,7 +23,7 @@ use pfcp::{
 };
 
 pub use far::{Duplicate, FarRule, Redirect};
-pub use pdr::{Endpoint, LocalTunnel, PdrRule, UeMatch};
+pub use pdr::{Endpoint, LocalTunnel, PdrRule, PdrTerms, UeMatch};
 pub use qer::{BarRule, QerRule};
 pub use table::Table;
 pub use urr::{Limits, UrrRule};
@@ -93,9 +93,9 @@ impl From<PlanError> for Rejection {
 pub struct Rules {
     /// Whether the session carries Ethernet frames.
     pub ethernet: bool,
-    /// PDRs by id, shared with the copy to which a request is applied.
-    pub pdrs: Table<u16, Arc<PdrRule>>,
-    /// FARs by id.
+    /// PDRs by id.
+    pub pdrs: Table<u16, PdrRule>,
+    /// FARs by id, shared with the copy to which a request is applied, and with sessions that have equal ones.
     pub fars: Table<u32, Arc<FarRule>>,
     /// QERs by id.
     pub qers: Table<u32, QerRule>,
@@ -243,9 +243,9 @@ impl Rules {
         Ok(())
     }
 
-    fn change_pdrs(&mut self, which: impl Fn(&PdrRule) -> bool, change: impl Fn(&mut PdrRule)) {
+    fn change_pdrs(&mut self, which: impl Fn(&PdrRule) -> bool, change: impl Fn(&mut PdrTerms)) {
         for pdr in self.pdrs.values_mut().filter(|pdr| which(pdr)) {
-            change(Arc::make_mut(pdr));
+            change(pdr.terms_mut());
         }
     }
 

@@ -21,18 +21,25 @@ use crate::routes::Network;
 /// A packet detection rule.
 #[derive(Debug, Clone)]
 pub struct PdrRule {
+    terms: Arc<PdrTerms>,
+    /// Tunnel in which packets arrive; `None` for packets without tunnel.
+    pub tunnel: Option<LocalTunnel>,
+    /// UE address, and routes behind the UE.
+    pub ue: UeMatch,
+}
+
+/// The part of a PDR in which sessions of one policy do not differ. They share it ([`PdrRule::share_terms`]), as it is most of
+/// the memory of their rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PdrTerms {
     /// Precedence.
     pub precedence: u32,
     /// Source interface.
     pub source: SourceInterface,
     /// Traffic endpoint that has TEID, UE address and QFIs in place of this rule.
     pub endpoint: Option<u8>,
-    /// Tunnel in which packets arrive; `None` for packets without tunnel.
-    pub tunnel: Option<LocalTunnel>,
     /// Interface of the data network from which packets without tunnel come, if the PDI names its network instance.
     pub network: Option<u16>,
-    /// UE address, and routes behind the UE.
-    pub ue: UeMatch,
     /// QoS flows.
     pub qfis: Vec<u8>,
     /// SDF filters; references to earlier filters are resolved.
@@ -58,7 +65,32 @@ pub struct LocalTunnel {
     pub interface: u8,
 }
 
+impl std::ops::Deref for PdrRule {
+    type Target = PdrTerms;
+
+    fn deref(&self) -> &PdrTerms {
+        &self.terms
+    }
+}
+
 impl PdrRule {
+    /// The terms, to be changed for this rule alone.
+    pub(super) fn terms_mut(&mut self) -> &mut PdrTerms {
+        Arc::make_mut(&mut self.terms)
+    }
+
+    /// Whether another rule has equal terms.
+    pub(in crate::n4) fn has_terms_of(&self, other: &PdrRule) -> bool {
+        Arc::ptr_eq(&self.terms, &other.terms) || self.terms == other.terms
+    }
+
+    /// Takes the terms of another rule, which are equal, in place of its own.
+    pub(in crate::n4) fn share_terms(&mut self, other: &PdrRule) {
+        self.terms = Arc::clone(&other.terms);
+    }
+}
+
+impl PdrTerms {
     /// Uplink for packets from the access side, downlink for all others.
     pub fn direction(&self) -> Direction {
         match self.source {
@@ -204,13 +236,11 @@ impl Rules {
             return Err(Rejection { failed_rule, ..Rejection::unsupported(ie::MAR_ID) });
         }
         let far_id = create.far_id.ok_or(missing(ie::FAR_ID))?;
-        let mut rule = PdrRule {
+        let terms = PdrTerms {
             precedence: create.precedence.0,
             source: create.pdi.source_interface,
             endpoint: None,
-            tunnel: None,
             network: None,
-            ue: UeMatch::default(),
             qfis: Vec::new(),
             sdf_filters: Vec::new(),
             ethernet_filters: Vec::new(),
@@ -219,8 +249,9 @@ impl Rules {
             qer_ids: create.qer_ids.into_iter().map(|id| id.0).collect(),
             removal: removal(create.outer_header_removal)?,
         };
+        let mut rule = PdrRule { terms: Arc::new(terms), tunnel: None, ue: UeMatch::default() };
         self.set_pdi(&mut rule, create.pdi, FailedRuleId::Pdr(id), tunnels)?;
-        self.pdrs.insert(id, Arc::new(rule));
+        self.pdrs.insert(id, rule);
         Ok(())
     }
 
@@ -237,25 +268,26 @@ impl Rules {
             &update.activate_predefined_rules,
             [update.activation_time, update.deactivation_time],
         )?;
+        let terms = rule.terms_mut();
         if let Some(precedence) = update.precedence {
-            rule.precedence = precedence.0;
+            terms.precedence = precedence.0;
         }
         if let Some(far_id) = update.far_id {
-            rule.far_id = Some(far_id.0);
+            terms.far_id = Some(far_id.0);
         }
         if !update.urr_ids.is_empty() {
-            rule.urr_ids = update.urr_ids.iter().map(|id| id.0).collect();
+            terms.urr_ids = update.urr_ids.iter().map(|id| id.0).collect();
         }
         if !update.qer_ids.is_empty() {
-            rule.qer_ids = update.qer_ids.iter().map(|id| id.0).collect();
+            terms.qer_ids = update.qer_ids.iter().map(|id| id.0).collect();
         }
         if update.outer_header_removal.is_some() {
-            rule.removal = removal(update.outer_header_removal)?;
+            terms.removal = removal(update.outer_header_removal)?;
         }
         if let Some(pdi) = &update.pdi {
             self.set_pdi(&mut rule, pdi.clone(), failed, tunnels)?;
         }
-        self.pdrs.insert(id, Arc::new(rule));
+        self.pdrs.insert(id, rule);
         Ok(())
     }
 
@@ -272,23 +304,24 @@ impl Rules {
         if pdi.sdf_filters.len() > MAX_FILTERS || pdi.ethernet_filters.len() > MAX_FILTERS {
             return Err(Rejection::full(failed));
         }
-        rule.source = pdi.source_interface;
+        let terms = rule.terms_mut();
+        terms.source = pdi.source_interface;
         let ethernet = pdi.ethernet_pdu_session.is_some() || !pdi.ethernet_filters.is_empty();
         self.ethernet |= ethernet;
-        self.set_sdf_filters(rule, std::mem::take(&mut pdi.sdf_filters), failed)?;
-        self.set_ethernet_filters(rule, std::mem::take(&mut pdi.ethernet_filters), failed)?;
-        rule.qfis = pdi.qfis.iter().map(|qfi| qfi.0).collect();
+        self.set_sdf_filters(terms, std::mem::take(&mut pdi.sdf_filters), failed)?;
+        self.set_ethernet_filters(terms, std::mem::take(&mut pdi.ethernet_filters), failed)?;
+        terms.qfis = pdi.qfis.iter().map(|qfi| qfi.0).collect();
         let has_tunnel = |id: u8| self.endpoints.get(id).is_some_and(|endpoint| endpoint.tunnel.is_some());
         let tunnel = pdi.f_teid.is_some() || pdi.traffic_endpoint_id.is_some_and(|id| has_tunnel(id.0));
         let of_network = matches!(pdi.source_interface, SourceInterface::Core | SourceInterface::SgiLan);
         let instance = pdi.network_instance.as_ref();
         let unknown = Rejection { failed_rule: Some(failed), ..unknown_instance() };
-        rule.network = match instance.filter(|_| of_network && !tunnel) {
+        terms.network = match instance.filter(|_| of_network && !tunnel) {
             Some(instance) => Some(tunnels.network(instance).ok_or(unknown)?),
             None => None,
         };
+        terms.endpoint = pdi.traffic_endpoint_id.map(|id| id.0);
         rule.ue = UeMatch::new(pdi.ue_ip_address.as_ref())?;
-        rule.endpoint = pdi.traffic_endpoint_id.map(|id| id.0);
         if rule.endpoint.is_some() {
             // The endpoint has these (table 7.5.2.2-2); a second value could only contradict.
             if pdi.f_teid.is_some() {
@@ -318,12 +351,12 @@ impl Rules {
 
     fn set_sdf_filters(
         &mut self,
-        rule: &mut PdrRule,
+        terms: &mut PdrTerms,
         filters: Vec<SdfFilter>,
         failed: FailedRuleId,
     ) -> Result<(), Rejection> {
-        rule.sdf_filters = filters;
-        for filter in &mut rule.sdf_filters {
+        terms.sdf_filters = filters;
+        for filter in &mut terms.sdf_filters {
             let Some(id) = filter.filter_id else { continue };
             // A filter with an identifier and nothing else stands for the filter sent before with this
             // identifier (§8.2.5).
@@ -341,13 +374,13 @@ impl Rules {
     /// rule of the other direction refers to it (§8.2.98).
     fn set_ethernet_filters(
         &mut self,
-        rule: &mut PdrRule,
+        terms: &mut PdrTerms,
         filters: Vec<EthernetPacketFilter>,
         failed: FailedRuleId,
     ) -> Result<(), Rejection> {
-        let direction = rule.direction();
-        rule.ethernet_filters = filters;
-        for filter in &mut rule.ethernet_filters {
+        let direction = terms.direction();
+        terms.ethernet_filters = filters;
+        for filter in &mut terms.ethernet_filters {
             let Some(id) = filter.filter_id else { continue };
             let reference = EthernetPacketFilter { filter_id: Some(id), ..EthernetPacketFilter::default() };
             if *filter == reference {

@@ -279,6 +279,41 @@ fn every_policy_is_compiled_once() {
     seids.into_iter().for_each(|seid| sessions.remove(seid));
 }
 
+/// Sessions of one policy share what their rules have in common, until one of them changes.
+#[test]
+fn changed_rules_are_no_longer_shared() {
+    let mut sessions = sessions("auto");
+    let seids = [FIRST, SECOND].map(|of| establish(&mut sessions, &request(0, of)));
+    let shared = |sessions: &Sessions| {
+        let [one, other] = seids.map(|seid| &sessions.get(seid).unwrap().rules);
+        let pdrs = one.pdrs.values().zip(other.pdrs.values());
+        let fars = one.fars.values().zip(other.fars.values());
+        let pdrs: Vec<bool> = pdrs.map(|(one, other)| std::ptr::eq(&**one, &**other)).collect();
+        (pdrs, fars.map(|(one, other)| Arc::ptr_eq(one, other)).collect::<Vec<bool>>())
+    };
+    let count = sessions.get(seids[0]).unwrap().rules.pdrs.len();
+    // The downlink tunnels differ.
+    assert_eq!(shared(&sessions), (vec![true; count], vec![true, false, true]));
+    let terms = |sessions: &Sessions, of: usize| -> Vec<_> {
+        sessions.get(seids[of]).unwrap().rules.pdrs.values().map(|pdr| (**pdr).clone()).collect()
+    };
+    let before = terms(&sessions, 0);
+    let changed = UpdatePdr { pdr_id: PdrId(1), precedence: Some(Precedence(7)), ..Default::default() };
+    let far = UpdateFar { far_id: FarId(1), apply_action: Some(ApplyAction::DROP), ..Default::default() };
+    let request = SessionModificationRequest {
+        update_pdrs: vec![changed],
+        update_fars: vec![far],
+        ..Default::default()
+    };
+    let modified = sessions.modify(seids[1], SMF.into(), &request, NOW).unwrap();
+    assert_eq!(modified.response.cause, Cause::ACCEPTED);
+    let mut expected = vec![true; count];
+    expected[0] = false;
+    assert_eq!(shared(&sessions), (expected, vec![false, false, true]));
+    assert_eq!((terms(&sessions, 0), terms(&sessions, 1)[0].precedence), (before, 7));
+    assert_eq!(sessions.get(seids[0]).unwrap().rules.fars.get(1).unwrap().action, ApplyAction::FORW);
+}
+
 #[test]
 fn templates_are_bounded_and_hold_no_more_than_themselves() {
     let mut sessions = sessions("auto");
