@@ -511,6 +511,15 @@ impl Config {
             return Err(ConfigError::InterfaceTwice(one.local().ip().to_string()));
         }
         let refuse = |reason| ConfigError::Interface { place: other.place.clone(), reason };
+        let ipv4 = [one.local(), other.local()].map(|local| local.is_ipv4());
+        if (a.role, one.instance, ipv4[0]) == (b.role, other.instance, ipv4[1]) && a.role.has_tunnels() {
+            let version = if ipv4[0] { "IPv4" } else { "IPv6" };
+            return Err(refuse(format!(
+                "{} has role {}, the same network instance and {version} too, and would get all tunnels: give each its own \
+                 `network_instance`",
+                a.name, a.role
+            )));
+        }
         if a.device_name().is_empty() || a.device_name() != b.device_name() {
             return check_sockets(a, b).map_err(refuse);
         }
@@ -869,6 +878,11 @@ mod tests {
                 "upf.interfaces other: gateways are for an interface with addresses of its own",
             ),
             (format!("{gtpu}, {}", list(&[n3])), r#""tun": "gw0""#, "127.0.0.7 appears twice"),
+            (
+                list(&[n3, r#"{"name": "more", "role": "n3", "gtpu": "127.0.0.8:2152"}"#]),
+                r#""tun": "gw0""#,
+                "upf.interfaces more: access has role n3, the same network instance and IPv4 too",
+            ),
             (
                 list(&[n3, &memif("a", "socket=s"), &memif("b", "socket=s")]),
                 r#""interfaces": ["a", "b"]"#,

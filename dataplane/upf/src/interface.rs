@@ -19,6 +19,9 @@ const DEFAULT_MTU: u16 = 1500;
 pub const MOST_ON_AF_XDP: usize = 50;
 
 /// The reference point of an interface (TS 23.501 §4.2.7), which says how its packets are parsed.
+///
+/// In a network instance that has no interface of the role that a tunnel needs, another one serves: tunnels of other UPFs
+/// go by N3, those of gNBs by N9, those of the SMF by N3, else N9. Packets of a data network always need N6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
