@@ -272,6 +272,9 @@ fn n3_on_memif_goes_with_n6_on_af_xdp() {
             drops(&running.upf.handle(), "tx_queue_full") > before
         });
     }
+    // The memif's packets are received into AF_XDP's memory.
+    let (sent, copied) = sent_and_copied(&running.upf.handle(), "n6");
+    assert!(sent >= 30 * SIZES.len() as u64 && copied <= OWN, "{copied} of {sent} were copied");
     running.stop();
 }
 
