@@ -17,8 +17,11 @@ const MAX_CHUNKS: usize = 1 << 14;
 /// Chunks of equal size in one piece of memory. Pages of chunks that were never used take no memory.
 #[derive(Debug)]
 pub struct Slab {
+    /// What was allocated.
     memory: NonNull<u8>,
     layout: Layout,
+    /// The first chunk, at the begin of a cache line.
+    first: NonNull<u8>,
     /// Octets of a chunk that a frame may use.
     room: u16,
     /// Octets from one chunk to the next: an odd number of cache lines, so that the headers of successive packets do not
@@ -48,13 +51,17 @@ impl Slab {
         let room = u16::try_from(HEADROOM.saturating_add(packet_len)).unwrap_or(u16::MAX);
         let stride = (usize::from(room).div_ceil(LINE) | 1) * LINE;
         let chunks = chunks.clamp(1, MAX_CHUNKS);
-        let layout = Layout::from_size_align(chunks * stride, LINE);
+        // Memory with an alignment of its own would be filled with zeros page by page. Without one, the system maps pages of
+        // zeros when they are used.
+        let layout = Layout::from_size_align(chunks * stride + LINE - 1, 1);
         let Ok(layout) = layout else { handle_alloc_error(Layout::new::<Slab>()) };
         // SAFETY: the layout is not empty.
         let memory = unsafe { alloc_zeroed(layout) };
         let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
+        // SAFETY: there are as many octets more than those of the chunks as the address can need to be aligned.
+        let first = unsafe { memory.add(memory.align_offset(LINE)) };
         let free = Mutex::new(Free { list: Vec::new(), unused: 0 });
-        Arc::new(Slab { memory, layout, room, stride, chunks: chunks as u32, free })
+        Arc::new(Slab { memory, layout, first, room, stride, chunks: chunks as u32, free })
     }
 
     fn free(&self) -> MutexGuard<'_, Free> {
@@ -81,7 +88,7 @@ impl Memory for Slab {
                 None => return,
             };
             // SAFETY: a chunk of this memory begins inside the allocation.
-            let base = unsafe { self.memory.add(number as usize * self.stride) };
+            let base = unsafe { self.first.add(number as usize * self.stride) };
             let (room, start) = (self.room, HEADROOM as u16);
             // SAFETY: the chunk was free, so nobody else uses it; its memory was zero at first, and it stays while the
             // slab has chunks in vectors, which keep the slab.

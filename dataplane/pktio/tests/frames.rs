@@ -14,7 +14,7 @@ use pktio::stack::Neighbours;
 use pktio::stack::ip::IpStack;
 use pktio::stack::resolver::Resolver;
 use pktio::stack::udp::UdpStack;
-use pktio::{Port, Sent, Vector};
+use pktio::{Port, Sent, Slab, Vector};
 use support::frames::{Frames, OURS, ip, nobody};
 use telemetry::DropReason;
 
@@ -280,4 +280,18 @@ fn hostile_frames_are_survived() {
             }
         }
     }
+}
+
+/// The most and longest frames that a pool can have, of which few are ever used.
+#[test]
+fn frames_that_were_never_used_take_no_memory() {
+    let resident = || -> usize {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    };
+    let before = resident();
+    let pool = Slab::new(1 << 14, 9000);
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 16_384, "{grown} kB of {} for no packet", pool.free_chunks() * 9);
 }
