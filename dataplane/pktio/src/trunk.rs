@@ -134,9 +134,9 @@ impl<F: FramePort> Trunk<F> {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let fd = inner.frames.fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
-        let (mac, mtu) = (inner.frames.mac(), inner.frames.mtu());
+        let mtu = inner.frames.mtu();
         inner.ports[number] += 1;
-        Ok(Branch { trunk: Arc::clone(&self.0), number, mac, mtu, fd })
+        Ok(Branch { trunk: Arc::clone(&self.0), number, mtu, fd })
     }
 }
 
@@ -209,7 +209,6 @@ impl<F: FramePort> Inner<F> {
 pub struct Branch<F> {
     trunk: Arc<Mutex<Inner<F>>>,
     number: usize,
-    mac: Mac,
     mtu: usize,
     /// The device's descriptor under another number, so that one poller can wait for all branches.
     fd: Option<OwnedFd>,
@@ -272,7 +271,7 @@ impl<F: FramePort> Port for Branch<F> {
 
 impl<F: FramePort> FramePort for Branch<F> {
     fn mac(&self) -> Mac {
-        self.mac
+        lock(&self.trunk).frames.mac()
     }
 
     fn mtu(&self) -> usize {

@@ -248,6 +248,12 @@ fn interfaces_of_one_device_are_apart() {
     let more = copied().into_iter().zip(before).map(|(after, before)| after - before);
     assert!(more.clone().all(|count| count <= OWN), "{:?}", more.collect::<Vec<_>>());
 
+    // It is given another link-layer address, for which the other side has to ask.
+    ip(&lab.core, "link set n3 address 02:00:00:00:77:01");
+    ip(&lab.ran, "neighbour flush dev n3");
+    twin.exchange(PLANT, 0xAA, 12);
+    ues.iter().for_each(|ue| ue.exchange(INTERNET, 0x55, 13));
+
     // Each interface counted its own packets, and none took the wrong way.
     let stats = running.upf.handle().stats();
     for name in ["ran", "plant-ran", "wan", "lan"] {

@@ -232,6 +232,18 @@ fn serve(case: &Case) {
         exchange(&site, case, &ues, round);
     }
 
+    // The device is given another link-layer address.
+    let mac = [2, 0, 0, 0, 0x77, 1];
+    let change =
+        || Command::new("ip").args("link set up0 address 02:00:00:00:77:01".split(' ')).status().unwrap();
+    assert!(net.core.enter(change).unwrap().success());
+    let mut site = site;
+    site.hosts.iter_mut().for_each(|host| host.upf_mac = mac);
+    site.ask();
+    // Each worker sees it within a second.
+    net::time::sleep_thread(std::time::Duration::from_millis(1200));
+    exchange(&site, case, &ues, 13);
+
     // What the N4 task sends leaves through a worker.
     let gnb = &site.hosts[0];
     let [upf, own] = [gnb.upf(case.ipv6), gnb.address(case.ipv6)];

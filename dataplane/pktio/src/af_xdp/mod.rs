@@ -20,6 +20,7 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use net::time::{self, Duration};
 use packet::ethernet::Mac;
@@ -110,6 +111,9 @@ pub enum AfXdpError {
 #[derive(Debug)]
 pub struct Interface {
     device: Device,
+    /// The device's present address, in the lower six octets.
+    mac: AtomicU64,
+    wanted: Vec<(Tags, Vec<Select>)>,
     map: XskMap,
     selection: Part,
 }
@@ -138,7 +142,29 @@ impl Interface {
         if !selection.chain().native() {
             tracing::info!(interface = name, "the driver has no XDP: packets take the kernel's generic hook");
         }
-        Ok(Arc::new(Interface { device, map, selection }))
+        let mac = AtomicU64::new(number(device.mac));
+        Ok(Arc::new(Interface { device, mac, wanted: wanted.to_vec(), map, selection }))
+    }
+
+    /// Goes on with another link-layer address, which the device has been given.
+    ///
+    /// # Errors
+    /// The kernel refuses the program for it; the former one stays.
+    pub fn readdress(&self, mac: Mac) -> Result<(), AfXdpError> {
+        let replace = || -> Result<(), BpfError> {
+            let code = filter::program(self.map.as_fd(), mac, &self.wanted)?;
+            self.selection.replace(Program::load("godwit_select", &code)?)
+        };
+        let failed =
+            |error: BpfError| AfXdpError::Program { name: self.device.name.clone(), error: error.into() };
+        replace().map_err(failed)?;
+        self.mac.store(number(mac), Ordering::Release);
+        Ok(())
+    }
+
+    fn mac(&self) -> Mac {
+        let [_, _, mac @ ..] = self.mac.load(Ordering::Acquire).to_be_bytes();
+        mac
     }
 
     /// The interface's XDP programs, to which parts in front of the selection can be added.
@@ -146,7 +172,7 @@ impl Interface {
         self.selection.chain()
     }
 
-    /// The interface.
+    /// The interface, as it was found.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -155,6 +181,11 @@ impl Interface {
     pub fn native(&self) -> bool {
         self.chain().native()
     }
+}
+
+/// A link-layer address as a number.
+fn number([a, b, c, d, e, f]: Mac) -> u64 {
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
 /// Octets of a chunk of memory, which holds one frame: the smaller the better for the caches.
@@ -408,7 +439,7 @@ impl Port for AfXdpPort {
 
 impl FramePort for AfXdpPort {
     fn mac(&self) -> Mac {
-        self.interface.device.mac
+        self.interface.mac()
     }
 
     fn mtu(&self) -> usize {

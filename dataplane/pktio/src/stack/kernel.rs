@@ -154,10 +154,18 @@ pub struct KernelTables {
 impl KernelTables {
     /// Follows the tables of the calling thread's network namespace, for the interface with number `interface`.
     pub fn follow(interface: u32) -> io::Result<KernelTables> {
-        KernelTables::follow_and_confirm(interface, CONFIRM_EVERY)
+        KernelTables::follow_with(interface, CONFIRM_EVERY, Box::new(|_| ()))
     }
 
-    fn follow_and_confirm(interface: u32, confirm_every: Duration) -> io::Result<KernelTables> {
+    /// The same; `changed` is called with the interface's link-layer address whenever that has changed.
+    pub fn follow_and_tell(
+        interface: u32,
+        changed: impl FnMut(Mac) + Send + 'static,
+    ) -> io::Result<KernelTables> {
+        KernelTables::follow_with(interface, CONFIRM_EVERY, Box::new(changed))
+    }
+
+    fn follow_with(interface: u32, confirm_every: Duration, changed: Changed) -> io::Result<KernelTables> {
         // Before the first copy, so that no change falls between the two.
         let events = Netlink::events()?;
         let mut netlink = Netlink::open()?;
@@ -165,8 +173,15 @@ impl KernelTables {
         let poller = Poller::new()?;
         poller.add(events.fd(), 0)?;
         let waker = poller.waker();
-        let follower =
-            Follower { interface, netlink, events, poller, shared: Arc::clone(&shared), confirm_every };
+        let follower = Follower {
+            interface,
+            netlink,
+            events,
+            poller,
+            shared: Arc::clone(&shared),
+            confirm_every,
+            changed,
+        };
         let thread = poll::spawn("pktio-neigh", move || follower.run())?;
         Ok(KernelTables { shared, waker, thread: Some(thread) })
     }
@@ -216,7 +231,11 @@ struct Follower {
     poller: Poller,
     shared: Arc<Shared>,
     confirm_every: Duration,
+    changed: Changed,
 }
+
+/// Hears of the interface's new link-layer address.
+type Changed = Box<dyn FnMut(Mac) + Send>;
 
 impl Follower {
     fn run(mut self) {
@@ -258,8 +277,12 @@ impl Follower {
     /// Publishes a new copy. If it is to be `anew`, all headers are made again, which shows which neighbours are in use.
     fn copy(&mut self, anew: bool) -> io::Result<()> {
         let mut snapshot = read(&mut self.netlink, self.interface)?;
+        let last = Arc::clone(&self.shared.snapshot());
+        if let Some(mac) = snapshot.mac.filter(|mac| last.mac != Some(*mac)) {
+            (self.changed)(mac);
+        }
         if !anew {
-            snapshot.follow(&self.shared.snapshot());
+            snapshot.follow(&last);
         }
         self.shared.publish(snapshot);
         Ok(())
@@ -405,7 +428,8 @@ mod tests {
         }
         let index = ours.enter(|| nix::net::if_::if_nametoindex("up0").unwrap()).unwrap();
         let every = Duration::from_millis(500);
-        let tables = ours.enter(|| KernelTables::follow_and_confirm(index, every).unwrap()).unwrap();
+        let tables =
+            ours.enter(|| KernelTables::follow_with(index, every, Box::new(|_| ())).unwrap()).unwrap();
         let mut reader = tables.reader();
         let used: IpAddr = [10, 0, 0, 7].into();
         assert_eq!(reader.next_hop(used.into(), &mut Near::default()), NextHop::Mac([2, 0, 0, 0, 0, 7]));

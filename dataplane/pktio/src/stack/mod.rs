@@ -217,7 +217,12 @@ impl<F: FramePort> Core<F> {
                 self.link.mac = reader.mac().unwrap_or(self.link.mac);
             }
             Neighbours::Own(resolver) => {
-                resolver.refresh();
+                if resolver.refresh() {
+                    let mac = self.frames.mac();
+                    if std::mem::replace(&mut self.link.mac, mac) != mac {
+                        resolver.renew();
+                    }
+                }
                 // What has waited goes first.
                 resolver.flush(&self.link, &mut self.frames);
             }
@@ -247,8 +252,7 @@ impl<F: FramePort> Core<F> {
             }
         }
         let received = self.frames.receive(batch)?;
-        // Without traffic nobody sends, and questions still have to be repeated. With traffic it is done when sending.
-        if received == 0 || matches!(self.neighbours, Neighbours::Kernel(..)) {
+        if matches!(self.neighbours, Neighbours::Kernel(..)) {
             self.refresh();
         }
         if received == 0
@@ -284,8 +288,11 @@ impl<F: FramePort> Core<F> {
                 }
             });
         }
-        if let Neighbours::Own(resolver) = &mut self.neighbours {
-            resolver.flush(&self.link, &mut self.frames);
+        match &mut self.neighbours {
+            // Without packets nobody sends, and questions still have to be repeated. Else it is done when sending.
+            Neighbours::Own(_) if batch.is_empty() => self.refresh(),
+            Neighbours::Own(resolver) => resolver.flush(&self.link, &mut self.frames),
+            Neighbours::Kernel(..) => {}
         }
         Ok(batch.len())
     }

@@ -289,19 +289,29 @@ impl Resolver {
         }
     }
 
-    /// Follows the table, repeats questions and forgets neighbours; once per batch, of which most have nothing to do.
-    pub(super) fn refresh(&mut self) {
+    /// Has all headers made anew, as our own address is another one.
+    #[cold]
+    pub(super) fn renew(&mut self) {
+        self.shared.version.store(new_version(), Ordering::Release);
+        self.version = self.shared.version.load(Ordering::Acquire);
+    }
+
+    /// Follows the table, repeats questions and forgets neighbours; once per batch, of which most have nothing to do. Once a
+    /// second it returns `true`.
+    pub(super) fn refresh(&mut self) -> bool {
         let version = self.shared.version.load(Ordering::Acquire);
         if version != self.version {
             self.version = version;
             self.copies = Hosts::default();
         }
         let now = net::time::now_std();
-        if now >= self.next_look {
+        let looks = now >= self.next_look;
+        if looks {
             self.next_look = now + ASK_EVERY;
             self.look(now);
         }
         self.release();
+        looks
     }
 
     /// Once a second one of the workers repeats questions and forgets neighbours.

@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use net::link::Cidr;
+use packet::ethernet::Mac;
 use pktio::af_xdp::device::{Device, Listening};
 use pktio::af_xdp::{AfXdpError, AfXdpPort, Interface, Memory, Options};
 use pktio::bpf::filter::Select;
@@ -260,7 +261,19 @@ fn attach(place: &str, config: &InterfaceConfig, members: &[Member]) -> Result<A
         );
     }
     let routing = |error| PortError::Routing { place: place.to_owned(), error };
-    let tables = Arc::new(KernelTables::follow(device.index).map_err(routing)?);
+    let followed = Arc::downgrade(&interface);
+    let readdress = move |mac: Mac| {
+        let Some(interface) = followed.upgrade() else { return };
+        match interface.readdress(mac) {
+            Ok(()) => {
+                tracing::info!(interface = interface.device().name, "it has another link-layer address")
+            }
+            Err(error) => {
+                tracing::error!(%error, "frames to the interface's new link-layer address are not taken")
+            }
+        }
+    };
+    let tables = Arc::new(KernelTables::follow_and_tell(device.index, readdress).map_err(routing)?);
     let own = || members.iter().filter(|member| member.interface.config.has_own_addresses());
     let addresses: Vec<IpAddr> = own().flat_map(Member::own).collect();
     let tagged = own().any(|member| !member.tags().is_empty());
