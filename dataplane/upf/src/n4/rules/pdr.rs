@@ -141,7 +141,7 @@ impl UeMatch {
 pub struct Endpoint {
     /// Tunnel.
     pub tunnel: Option<LocalTunnel>,
-    /// Interface of the data network, as in [`PdrRule::network`].
+    /// Interface of the data network, as in [`PdrTerms::network`].
     pub network: Option<u16>,
     /// UE address.
     pub ue: UeMatch,
