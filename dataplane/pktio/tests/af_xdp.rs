@@ -15,7 +15,7 @@ use pktio::af_xdp::{AfXdpError, AfXdpPort, Interface, Memory, Mode, Options};
 use pktio::bpf::filter::Select;
 use pktio::poll::Poller;
 use pktio::{Frame, FrameMut, FramePort, Port, Sent, Vector};
-use support::{Net, exchange_addresses, open};
+use support::{Net, exchange_addresses, open, two_links};
 use telemetry::DropReason;
 
 fn gtpu() -> Select {
@@ -390,19 +390,6 @@ impl Numbered {
         let head = self.head(number, on);
         buffer.packet_mut()[..head.len()].copy_from_slice(&head);
     }
-}
-
-/// A pair of links with our namespace in the middle: `up0` to `peer0`, `up1` to `peer1`.
-fn two_links() -> Net {
-    let net = Net::with(async |_, links, peer| {
-        links.add_veth("up0", "peer0", peer).await.unwrap();
-        links.add_veth("up1", "peer1", peer).await.unwrap();
-    });
-    net.runtime.block_on(async {
-        Links::in_ns(&net.ours).unwrap().up("up1").await.unwrap();
-        Links::in_ns(&net.peer).unwrap().up("peer1").await.unwrap();
-    });
-    net
 }
 
 /// Ports on interfaces of a namespace, all of one memory.

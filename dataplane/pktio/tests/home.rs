@@ -15,7 +15,7 @@ use pktio::bpf::filter::Select;
 use pktio::tun::{Offload, TunPort};
 use pktio::udp::UdpPort;
 use pktio::{Pool, Port, Sent, Slab, VECTOR, Vector};
-use support::{Net, open};
+use support::{Net, open, two_links};
 
 /// An Ethernet header with a type of local experiments (IEEE 802), which no kernel sends.
 const HEADER: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xB5];
@@ -229,14 +229,7 @@ fn datagrams_of_a_socket_are_not_copied() {
 #[test]
 fn packets_that_wait_to_be_sent_do_not_stop_reception() {
     const MANY: u32 = 20_000;
-    let net = Net::with(async |_, links, peer| {
-        links.add_veth("up0", "peer0", peer).await.unwrap();
-        links.add_veth("up1", "peer1", peer).await.unwrap();
-    });
-    net.runtime.block_on(async {
-        Links::in_ns(&net.ours).unwrap().up("up1").await.unwrap();
-        Links::in_ns(&net.peer).unwrap().up("peer1").await.unwrap();
-    });
+    let net = two_links();
     let open_both = || {
         let interfaces =
             ["up0", "up1"].map(|name| Interface::open(name, None, &[Select::Everything]).unwrap());

@@ -62,3 +62,16 @@ pub fn exchange_addresses(frame: &mut [u8]) {
     let (source, destination) = frame[26..34].split_at_mut(4);
     source.swap_with_slice(destination);
 }
+
+/// A pair of links with our namespace in the middle: `up0` to `peer0`, `up1` to `peer1`.
+pub fn two_links() -> Net {
+    let net = Net::with(async |_, links, peer| {
+        links.add_veth("up0", "peer0", peer).await.unwrap();
+        links.add_veth("up1", "peer1", peer).await.unwrap();
+    });
+    net.runtime.block_on(async {
+        Links::in_ns(&net.ours).unwrap().up("up1").await.unwrap();
+        Links::in_ns(&net.peer).unwrap().up("peer1").await.unwrap();
+    });
+    net
+}
