@@ -261,8 +261,14 @@ mod tests {
         while sent < 2 * COUNT {
             shared.receive(&mut batch).unwrap();
             sent += wire.take().len();
-            if !shared.unsent() && sent < 2 * COUNT {
-                assert!(poller.wait(Some(5000), |_| ()).unwrap().woken, "it slept until the time-out");
+            if !shared.unsent() && sent < 2 * COUNT && !poller.wait(Some(100), |_| ()).unwrap().woken {
+                // The senders were slow, or a signal ended the wait: then nothing waits now, or the owner is woken. A sender
+                // puts its packet in and wakes the owner under one lock.
+                drop(shared.queue.lock());
+                assert!(
+                    !shared.unsent() || poller.wait(Some(0), |_| ()).unwrap().woken,
+                    "a packet woke nobody"
+                );
             }
         }
         senders.into_iter().for_each(|sender| sender.join().unwrap());
