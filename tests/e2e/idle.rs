@@ -9,9 +9,9 @@ use net::udp::UdpSocket;
 use ngap::Cause;
 use ngap::cause::RadioNetwork;
 use packet::{ipv4, protocol, transport};
-use ran::Ue;
-use ran::ue::{NetworkEvent, WakeReason};
 use serde_json::Value;
+use simulator::Ue;
+use simulator::ue::{NetworkEvent, WakeReason};
 
 use testkit::world::{LIMIT, World, establish, id, ping, plain};
 

@@ -6,8 +6,8 @@ use ngap::cause::{Misc, RadioNetwork};
 use ngap::{
     AmfUeNgapId, Cause, InitialUeMessage, Pdu, RanUeNgapId, UeContextReleaseRequest, UplinkNasTransport,
 };
-use ran::ue::NetworkEvent;
-use ran::{Failure, Gnb, GnbError};
+use simulator::ue::NetworkEvent;
+use simulator::{Failure, Gnb, GnbError};
 use types::Tac;
 
 use testkit::world::{LIMIT, establish, ping, plain};
@@ -134,7 +134,7 @@ fn a_gnb_cannot_touch_a_ue_of_another() {
     });
 }
 
-fn deregistration(ue: &ran::Ue) -> nas::gmm::DeregistrationRequestUe {
+fn deregistration(ue: &simulator::Ue) -> nas::gmm::DeregistrationRequestUe {
     nas::gmm::DeregistrationRequestUe {
         switch_off: true,
         access: nas::AccessType::ThreeGpp,

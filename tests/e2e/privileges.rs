@@ -6,7 +6,7 @@ use std::path::Path;
 
 use net::capability::Capability;
 use net::link::{Cidr, Links};
-use ran::Ue;
+use simulator::Ue;
 use testkit::world::{World, establish, network, ping, plain, try_ping};
 
 use crate::captures::{has_tshark, tshark};

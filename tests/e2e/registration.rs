@@ -2,9 +2,9 @@
 
 use nas::gmm::AuthenticationResponse;
 use nas::{CipheringAlgorithm, GmmCause, IntegrityAlgorithm, Message, ProtectionScheme};
-use ran::ue::{NetworkEvent, Received};
-use ran::{Failure, SuciScheme};
 use serde_json::json;
+use simulator::ue::{NetworkEvent, Received};
+use simulator::{Failure, SuciScheme};
 use types::Key;
 
 use testkit::world::{establish, network, ping, plain};
@@ -198,7 +198,7 @@ fn concealed_identities_and_every_cipher_work() {
 }
 
 /// How often the network sent a recorded UE a challenge and an identity request.
-fn asked(ue: &ran::Ue) -> (usize, usize) {
+fn asked(ue: &simulator::Ue) -> (usize, usize) {
     let count = |wanted: fn(&Message) -> bool| {
         let received = ue.recorded().iter().filter(|one| !one.sent);
         received.filter(|one| one.message.as_ref().is_some_and(wanted)).count()

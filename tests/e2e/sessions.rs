@@ -8,9 +8,9 @@ use nas::{GmmCause, GsmCause};
 use net::process::Command;
 use net::time::{Duration, interval, sleep, timeout};
 use packet::{icmp, ipv4, protocol};
-use ran::ue::NetworkEvent;
-use ran::{Failure, Ue};
 use serde_json::{Value, json};
+use simulator::ue::NetworkEvent;
+use simulator::{Failure, Ue};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -238,7 +238,7 @@ async fn rules(world: &World) -> Vec<String> {
 }
 
 /// UEs with one session each, whose packets flow.
-async fn flowing(world: &mut World, gnb: &ran::Gnb) -> Flows {
+async fn flowing(world: &mut World, gnb: &simulator::Gnb) -> Flows {
     let mut ues = Vec::new();
     for index in 0..4 {
         let mut ue = world.ue(gnb, index);
@@ -400,7 +400,7 @@ async fn signal(name: &str, pid: &str) {
 }
 
 /// A UE can register again as soon as the other NFs have noticed that a peer is back.
-async fn recovers(world: &mut World, gnb: &ran::Gnb) {
+async fn recovers(world: &mut World, gnb: &simulator::Gnb) {
     for _ in 0..20 {
         if world.ue(gnb, 2).register().await.is_ok() {
             return;

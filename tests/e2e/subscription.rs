@@ -280,7 +280,7 @@ fn an_operators_changes_reach_registered_ues() {
     };
     testkit::world::network(two_slices, async |world| {
         use nas::{GmmCause, Message};
-        use ran::ue::{NetworkEvent, WakeReason};
+        use simulator::ue::{NetworkEvent, WakeReason};
         use testkit::world::{LIMIT, establish, ping};
         let gnb = world.gnb(0).await;
         world.watch(&gnb).await;

@@ -1,6 +1,6 @@
 //! `godwit ran`: simulated gNBs and UEs, against this core or another one.
 //!
-//! Events go to standard output as JSON lines (see [`ran::event`]), the log to standard error.
+//! Events go to standard output as JSON lines (see [`simulator::event`]), the log to standard error.
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use nas::{CipheringAlgorithm, IntegrityAlgorithm, ProtectionScheme};
 use net::sctp::SctpMode;
-use ran::{Config, Hold, SuciScheme, UeConfig};
+use simulator::{Config, Hold, SuciScheme, UeConfig};
 use tokio::signal::unix::{SignalKind, signal};
 use types::{Dnn, Imsi, Key, PduSessionType, Plmn, SNssai, Tac};
 
@@ -146,7 +146,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 _ = terminate.recv() => {}
             }
         };
-        anyhow::Ok(ran::run(config, shutdown).await?)
+        anyhow::Ok(simulator::run(config, shutdown).await?)
     })?;
     Ok(if totals.failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
 }

@@ -40,7 +40,7 @@ impl Default for SimulatorOptions {
     }
 }
 
-/// One line of the simulator's output (see `ran::event`).
+/// One line of the simulator's output (see `simulator::event`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimulatorEvent(pub Value);
 

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use lab::{Lab, Options};
 use net::time::{Duration, sleep, timeout};
 use packet::{icmp, ipv4, protocol};
-use ran::ue::SessionRequest;
-use ran::{Config, Failure, Gnb, Ue, UeConfig, UserPlane};
 use serde_json::Value;
+use simulator::ue::SessionRequest;
+use simulator::{Config, Failure, Gnb, Ue, UeConfig, UserPlane};
 use types::{PduSessionId, PduSessionType};
 
 /// Subscribers of every network.

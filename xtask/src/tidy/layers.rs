@@ -59,7 +59,7 @@ const RULES: &[Rule] = &[
     Rule {
         group: "ran",
         groups: &["base", "wire", "transport"],
-        crates: &["pktio"],
+        crates: &["pktio", "path"],
         why: "the simulator must work against any core, so it knows nothing of ours",
     },
 ];
@@ -224,13 +224,13 @@ mod tests {
         assert!(allowed(("amf", "controlplane"), ("nf", "controlplane")));
         assert!(allowed(("smf", "controlplane"), ("pfcp", "wire")));
         assert!(allowed(("cli", "apps"), ("upf", "dataplane")));
-        assert!(allowed(("ran", "ran"), ("pktio", "dataplane")));
+        assert!(allowed(("simulator", "ran"), ("pktio", "dataplane")));
         assert!(!allowed(("amf", "controlplane"), ("smf", "controlplane")));
         assert!(!allowed(("smf", "controlplane"), ("upf", "dataplane")));
         assert!(!allowed(("upf", "dataplane"), ("smf", "controlplane")));
         assert!(!allowed(("pfcp", "wire"), ("packet", "wire")));
         assert!(!allowed(("sbi", "transport"), ("nas", "wire")));
-        assert!(!allowed(("ran", "ran"), ("amf", "controlplane")));
+        assert!(!allowed(("simulator", "ran"), ("amf", "controlplane")));
         assert!(!allowed(("classifier", "dataplane"), ("types", "base")));
         assert!(!allowed(("cotcp", "transport"), ("net", "transport")));
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nas::Message;
 use ngap::Pdu;
 use ngap::cause::{Misc, Nas, RadioNetwork};
-use ran::{Config, Event, Hold, RunError};
+use simulator::{Config, Event, Hold, RunError};
 
 use crate::support::*;
 
@@ -43,7 +43,7 @@ async fn ues_come_and_go_as_often_as_asked() {
         leave(&mut network).await;
         network
     };
-    let run = ran::run_with(config, sink, std::future::pending());
+    let run = simulator::run_with(config, sink, std::future::pending());
     let (totals, _network) = tokio::join!(run, script);
     let totals = totals.unwrap();
     assert_eq!((totals.registered, totals.deregistered, totals.failed), (2, 2, 0));
@@ -87,7 +87,7 @@ async fn an_interrupted_run_deregisters_and_a_failure_is_told() {
         leave(&mut network).await;
         network
     };
-    let run = ran::run_with(config, sink, interrupted.notified());
+    let run = simulator::run_with(config, sink, interrupted.notified());
     let (totals, _network) = tokio::join!(run, script);
     let totals = totals.unwrap();
     assert_eq!((totals.registered, totals.deregistered, totals.failed), (1, 1, 1));
@@ -125,7 +125,7 @@ async fn an_inactive_ue_is_released_and_comes_back_when_it_is_paged() {
         leave(&mut network).await;
         network
     };
-    let run = ran::run_with(config, sink, interrupted.notified());
+    let run = simulator::run_with(config, sink, interrupted.notified());
     let (totals, _network) = tokio::join!(run, script);
     let totals = totals.unwrap();
     assert_eq!((totals.services, totals.deregistered, totals.failed), (2, 1, 0));
@@ -145,12 +145,14 @@ async fn a_gnb_that_is_refused_ends_the_run() {
         send(&association, failure).await;
         association
     };
-    let (outcome, _association) = tokio::join!(ran::run_with(config, |_| {}, std::future::pending()), script);
+    let (outcome, _association) =
+        tokio::join!(simulator::run_with(config, |_| {}, std::future::pending()), script);
     assert!(matches!(outcome, Err(RunError::Gnb { id: 1, .. })), "{outcome:?}");
 
     // An N3 address that another socket uses is reported before anything starts.
     let _taken = net::udp::bind("127.9.32.5:2152".parse().unwrap()).await.unwrap();
     let n3 = Some("127.9.32.5".parse().unwrap());
-    let outcome = ran::run_with(Config { n3, ..Config::default() }, |_| {}, std::future::pending()).await;
+    let outcome =
+        simulator::run_with(Config { n3, ..Config::default() }, |_| {}, std::future::pending()).await;
     assert!(matches!(outcome, Err(RunError::UserPlane { .. })), "{outcome:?}");
 }

@@ -98,7 +98,7 @@ async fn what_programs_send_while_the_ue_is_idle_wakes_it_up_and_arrives() {
     }
     let why = net::time::timeout(LIMIT, ue.idle()).await.unwrap();
     let sessions: nas::PsiSet = [id].into_iter().collect();
-    assert_eq!(why, ran::ue::WakeReason::UplinkData(sessions));
+    assert_eq!(why, simulator::ue::WakeReason::UplinkData(sessions));
     let script = async {
         let (_, request) = network.service_request().await;
         assert_eq!(request.uplink_data_status, Some(sessions));
@@ -117,7 +117,7 @@ async fn what_programs_send_while_the_ue_is_idle_wakes_it_up_and_arrives() {
 }
 
 /// Waits until the counter of packets towards UEs reaches `downlink`: counting follows delivery.
-async fn counted(user_plane: &ran::UserPlane, downlink: u64) {
+async fn counted(user_plane: &simulator::UserPlane, downlink: u64) {
     let counted = async {
         while user_plane.counters().downlink != downlink {
             net::time::sleep(std::time::Duration::from_millis(1)).await;

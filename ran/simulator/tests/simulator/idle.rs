@@ -5,9 +5,9 @@ use nas::gmm::*;
 use nas::{GmmCause, Message, MobileIdentity, PsiSet, RegistrationType, ServiceType, Timer};
 use ngap::cause::RadioNetwork;
 use ngap::{Pdu, RrcEstablishmentCause};
-use ran::Failure;
-use ran::gnb::Downlink;
-use ran::ue::{NetworkEvent, WakeReason};
+use simulator::Failure;
+use simulator::gnb::Downlink;
+use simulator::ue::{NetworkEvent, WakeReason};
 use types::*;
 
 fn id(value: u8) -> PduSessionId {
@@ -38,14 +38,14 @@ async fn idle_world(host: u8, edit: impl FnOnce(&mut RegistrationAccept)) -> Wor
     World { network, ue, gnb }
 }
 
-async fn become_idle(network: &mut Network, ue: &mut ran::Ue) {
+async fn become_idle(network: &mut Network, ue: &mut simulator::Ue) {
     let (occurred, ()) = tokio::join!(ue.serve(), network.release(RadioNetwork::UserInactivity));
     assert_eq!(occurred.unwrap(), NetworkEvent::Released(RadioNetwork::UserInactivity.into()));
     assert!(!ue.session_mut(id(1)).unwrap().send(b"\x45".as_slice()), "an idle UE has no radio resources");
 }
 
 /// `None` if the UE had no reason to wake up within a short time.
-async fn woken(ue: &ran::Ue) -> Option<WakeReason> {
+async fn woken(ue: &simulator::Ue) -> Option<WakeReason> {
     net::time::timeout(std::time::Duration::from_millis(100), ue.idle()).await.ok()
 }
 

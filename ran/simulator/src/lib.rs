@@ -18,7 +18,7 @@
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use ran::{Config, Gnb, Ue, UserPlane};
+//! use simulator::{Config, Gnb, Ue, UserPlane};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let config = Config::default();

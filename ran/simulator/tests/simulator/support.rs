@@ -20,7 +20,7 @@ use net::udp::UdpSocket;
 use ngap::transfer::*;
 use ngap::{AmfUeNgapId, Pdu, RanUeNgapId};
 use packet::gtpu;
-use ran::{Config, Gnb, Ue, UserPlane};
+use simulator::{Config, Gnb, Ue, UserPlane};
 use types::*;
 
 pub const LIMIT: Duration = Duration::from_secs(5);

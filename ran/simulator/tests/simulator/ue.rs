@@ -8,9 +8,9 @@ use nas::{AccessType, GmmCause, GsmCause, KeySetId, Message, MobileIdentity, SmB
 use ngap::Pdu;
 use ngap::cause::{Misc, Nas, RadioNetwork};
 use packet::{gtpu, ndp};
-use ran::gnb::GnbError;
-use ran::ue::NetworkEvent;
-use ran::{Config, Failure, Gnb};
+use simulator::gnb::GnbError;
+use simulator::ue::NetworkEvent;
+use simulator::{Config, Failure, Gnb};
 use types::*;
 
 fn one() -> PduSessionId {
