@@ -72,6 +72,7 @@ fn config(data: &[u8]) {
 /// A datagram on the GTP-U port: signalling is rebuilt and read again; a user packet goes on to `ip`.
 fn gtpu(data: &[u8]) {
     use packet::gtpu::{Packet, Signalling};
+    use packet::nr_u::{DeliveryStatus, MAX_RANGES, MAX_STATUS, Message, Ranges};
     if let Ok(Some(signalling)) = packet::gtpu::decode(data) {
         let built = signalling.build();
         let packet = Packet::new(&built).expect("what we build is well-formed");
@@ -80,6 +81,16 @@ fn gtpu(data: &[u8]) {
     if let Ok(packet) = Packet::new(data) {
         assert!(packet.payload().len() <= data.len());
         ip(packet.payload());
+        if let Ok(Some(Message::DeliveryStatus(status))) = Message::of(&packet) {
+            let lost: Vec<_> = status.lost.iter().take(MAX_RANGES).collect();
+            let delivered: Vec<_> = status.delivered.iter().take(MAX_RANGES).collect();
+            let status =
+                DeliveryStatus { lost: Ranges::of(&lost), delivered: Ranges::of(&delivered), ..status };
+            let mut out = [0; MAX_STATUS];
+            let length = status.write(packet.teid(), &mut out).expect("the longest status fits");
+            let built = Packet::new(&out[..length]).expect("what we build is well-formed");
+            assert_eq!(Message::of(&built), Ok(Some(Message::DeliveryStatus(status))));
+        }
     }
 }
 

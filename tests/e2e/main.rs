@@ -9,6 +9,7 @@ mod access;
 mod authentication;
 mod captures;
 mod command_line;
+mod f1u;
 mod idle;
 mod n2;
 mod privileges;

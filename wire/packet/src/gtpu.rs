@@ -12,7 +12,7 @@
 
 use std::net::IpAddr;
 
-use crate::{ParseError, be16, be32};
+use crate::{ParseError, be16, be32, nr_u};
 
 /// The UDP port of GTP-U.
 pub const PORT: u16 = 2152;
@@ -257,6 +257,25 @@ impl<'a> Packet<'a> {
     /// dropped and answered with a Supported Extension Headers Notification (§5.2.1).
     pub fn unknown_required_extension(&self) -> Option<u8> {
         self.unknown_required
+    }
+
+    /// The content of the first extension header of a type. Walks the chain again.
+    pub fn extension(&self, kind: u8) -> Option<&'a [u8]> {
+        if self.bytes[0] & FLAG_E == 0 {
+            return None;
+        }
+        let (mut next, mut at) = (self.bytes[HEADER_LEN + 3], HEADER_LEN + 4);
+        // `new` has checked the chain.
+        while next != extension_type::NONE && at < self.header_len {
+            let end = at + usize::from(self.bytes[at]) * 4;
+            let extension = self.bytes.get(at..end)?;
+            let [_, content @ .., following] = extension else { return None };
+            if next == kind {
+                return Some(content);
+            }
+            (next, at) = (*following, end);
+        }
+        None
     }
 
     /// Length of header and extension headers.
@@ -537,6 +556,7 @@ impl<'a> Iterator for Elements<'a> {
 pub fn decode(bytes: &[u8]) -> Result<Option<Signalling>, ParseError> {
     let packet = Packet::new(bytes)?;
     if packet.message_type() == message_type::G_PDU {
+        nr_u::Message::of(&packet)?;
         return Ok(None);
     }
     Signalling::parse(&packet).map(Some)

@@ -1,5 +1,5 @@
 //! Views and builders of user-plane packets: Ethernet, IPv4, IPv6, UDP, TCP, ICMP, neighbour
-//! discovery and GTP-U (TS 29.281) with the PDU Session Container (TS 38.415).
+//! discovery and GTP-U (TS 29.281) with the PDU Session Container (TS 38.415) and the NR RAN container (TS 38.425).
 //!
 //! A view borrows bytes and checks their lengths once, in `new`; its accessors cannot fail
 //! afterwards. Builders either write a header in front of a payload that is already in place (the
@@ -18,6 +18,7 @@ pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;
 pub mod ndp;
+pub mod nr_u;
 pub mod transport;
 
 /// IP protocol numbers (IANA) that the code names.
