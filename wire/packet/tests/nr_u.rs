@@ -9,7 +9,7 @@ use packet::nr_u::{
     self, DeliveryStatus, MAX_RANGES, MAX_STATUS, Message, Ranges, SEQUENCE_MASK, USER_DATA_HEADER, UserData,
 };
 use proptest::prelude::*;
-use support::{damaged, hex};
+use support::{INNER, damaged, hex};
 
 fn status_bytes(status: &DeliveryStatus<'_>, teid: u32) -> Vec<u8> {
     let mut out = [0xAA; MAX_STATUS];
@@ -22,9 +22,9 @@ fn status_bytes(status: &DeliveryStatus<'_>, teid: u32) -> Vec<u8> {
 
 #[test]
 fn user_data_goes_in_front_of_its_payload() {
-    let payload = [7; 100];
+    let payload = hex(INNER);
     for (sequence, polling) in [(0, false), (1, true), (SEQUENCE_MASK, false), (0x0123_4567, true)] {
-        let mut frame = [vec![0xFF; 64], payload.to_vec()].concat();
+        let mut frame = [vec![0xFF; 64], payload.clone()].concat();
         let written = nr_u::encapsulate(&mut frame[..64], 0x8000_0001, payload.len(), sequence, polling);
         assert_eq!(written, Some(USER_DATA_HEADER));
         let packet = Packet::new(&frame[64 - USER_DATA_HEADER..]).unwrap();
