@@ -76,6 +76,13 @@ drop_reasons! {
     PeerGone = 41, "peer_gone", "Sent into memory shared with a peer that ended before it took the packet.";
     WorkerQueueFull = 42, "worker_queue_full", "Of a session of another worker, which takes packets slower than they come.";
     UnknownVlan = 43, "unknown_vlan", "Frame of a VLAN that no interface of the device has, or whose interface is away.";
+    NoBearer = 44, "no_bearer", "No radio bearer carries the packet's QoS flow.";
+    PdcpMalformed = 45, "pdcp_malformed", "PDCP or SDAP PDU that is malformed, or of a kind that is not used.";
+    PdcpStale = 46, "pdcp_stale", "PDCP PDU that has come before, or is older than the receiving window.";
+    PdcpIntegrity = 47, "pdcp_integrity", "PDCP PDU whose integrity check failed.";
+    PdcpExhausted = 48, "pdcp_exhausted", "All PDCP COUNT values of the bearer's key are used up.";
+    PdcpOverflow = 49, "pdcp_overflow", "PDCP PDU out of order beyond the room for such PDUs.";
+    DiscardTimer = 50, "discard_timer", "Waited for the radio link longer than the bearer allows.";
 }
 
 impl DropReason {
