@@ -12,6 +12,7 @@ pub mod mutate;
 mod n4;
 mod offload;
 mod pipeline;
+mod rlc;
 mod rules;
 pub mod smoke;
 pub mod targets;

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::{cotcp, n4, offload, pipeline, rules};
+use crate::{cotcp, n4, offload, pipeline, rlc, rules};
 
 /// One decoder or endpoint.
 pub struct Target {
@@ -38,6 +38,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "pfcp-endpoint", run: pfcp_endpoint, seeds: || folder("pfcp") },
     Target { name: "pipeline", run: pipeline::run, seeds: pipeline::seeds },
     Target { name: "rl-tree-model", run: rules::model, seeds: rules::models },
+    Target { name: "rlc-um", run: rlc::um, seeds: rlc::um_seeds },
     Target { name: "sbi", run: sbi_json, seeds: sbi_seeds },
     Target { name: "sbi-multipart", run: sbi_multipart, seeds: sbi_multipart_seeds },
     Target { name: "sbi-token", run: ::sbi::fuzz_token, seeds: sbi_token_seeds },
@@ -45,6 +46,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "sdf", run: sdf, seeds: sdf_seeds },
     Target { name: "suci", run: suci, seeds: suci_seeds },
     Target { name: "subscribers", run: subscribers, seeds: subscriber_seeds },
+    Target { name: "uu", run: rlc::uu, seeds: rlc::uu_seeds },
 ];
 
 /// The files of `seeds/<name>`; empty when the folder is missing.

@@ -83,6 +83,12 @@ drop_reasons! {
     PdcpExhausted = 48, "pdcp_exhausted", "All PDCP COUNT values of the bearer's key are used up.";
     PdcpOverflow = 49, "pdcp_overflow", "PDCP PDU out of order beyond the room for such PDUs.";
     DiscardTimer = 50, "discard_timer", "Waited for the radio link longer than the bearer allows.";
+    UnknownBearer = 51, "unknown_bearer", "Of a UE or radio bearer that this node does not have.";
+    UuMalformed = 52, "uu_malformed", "Datagram between UE and DU that is malformed, of another cell, or not from where its UE is.";
+    RlcDiscarded = 53, "rlc_discarded", "RLC PDU that is malformed, a duplicate or outside its window, or segments whose SDU stayed incomplete.";
+    RadioQueueFull = 54, "radio_queue_full", "The radio link took less than came, and the queue in front of it was full.";
+    RadioLoss = 55, "radio_loss", "Lost on the simulated radio link, after the last retransmission.";
+    BearerReleased = 56, "bearer_released", "Waited for the radio link when its bearer was released.";
 }
 
 impl DropReason {

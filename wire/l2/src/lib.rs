@@ -2,3 +2,6 @@
 //!
 //! Times and packets are passed in; an entity neither reads a clock nor sends anything.
 #![forbid(unsafe_code)]
+
+pub mod rlc;
+pub mod uu;
