@@ -1,0 +1,293 @@
+//! The user plane as a graph of the engine, and its commands.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use l2::uu;
+use path::{Graph, Outputs, Ports};
+use pktio::poll::Waker;
+use pktio::{Pool, Slab, VECTOR, Vector};
+use telemetry::DropReason;
+use types::NrCellId;
+
+use crate::control::{
+    self, Added, BearerSetup, Command, Control, Ends, Event, Events, Place, Refused, Reply, Tunnel,
+};
+use crate::exits::Exits;
+use crate::limit::Limit;
+use crate::stats::Stats;
+use crate::status;
+use crate::tables::Tables;
+use crate::timers::{Task, Timers};
+
+/// Longest packet of an interface without memory of its own.
+const PACKET_LEN: usize = 9_216;
+/// Most commands between two vectors.
+const COMMANDS: usize = 64;
+
+/// What an interface is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Towards CUs.
+    F1u,
+    /// Towards UEs.
+    Uu,
+}
+
+/// An interface. Its number is its position in [`Settings::interfaces`], and that of its port in [`Ports`].
+#[derive(Clone, Debug)]
+pub struct Interface {
+    /// Name for messages.
+    pub name: String,
+    /// What it is for.
+    pub role: Role,
+    /// Its address and port.
+    pub local: SocketAddr,
+}
+
+/// How the user plane is set up.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The cell that the DU serves.
+    pub cell: NrCellId,
+    /// Its interfaces: 256 at most.
+    pub interfaces: Vec<Interface>,
+}
+
+/// What becomes of a packet of a vector.
+pub(crate) enum Verdict {
+    /// It leaves through this interface.
+    Send(u8),
+    /// It was used, and does not leave.
+    Taken,
+    /// It is dropped.
+    Drop(DropReason),
+}
+
+/// The user plane of a DU; see the crate.
+pub struct UserPlane {
+    pub(crate) settings: Settings,
+    pub(crate) cell: u64,
+    home: Arc<dyn Pool>,
+    pub(crate) tables: Tables,
+    pub(crate) timers: Timers,
+    pub(crate) exits: Exits,
+    outputs: Outputs,
+    pub(crate) ends: Ends,
+    pub(crate) stats: Arc<Stats>,
+    /// Error Indications, and lists of extension headers.
+    pub(crate) f1u_replies: Limit,
+    /// Releases, for UEs that have no context.
+    pub(crate) releases: Limit,
+    /// C-RNTIs that are given out.
+    pub(crate) accesses: Limit,
+}
+
+impl UserPlane {
+    /// A user plane without UEs, its control and its events.
+    ///
+    /// # Errors
+    /// There are too many interfaces.
+    pub fn new(settings: Settings) -> Result<(UserPlane, Control, Events), Refused> {
+        let count = settings.interfaces.len();
+        if count > path::outputs::MAX_INTERFACES {
+            return Err(Refused::Value);
+        }
+        let stats = Arc::new(Stats::default());
+        let (control, events, ends) = control::channels(&stats);
+        let cell = settings.cell.value();
+        let user_plane = UserPlane {
+            settings,
+            cell,
+            home: Slab::new(2 * VECTOR, PACKET_LEN),
+            tables: Tables::new(cell),
+            timers: Timers::default(),
+            exits: Exits::new(count, PACKET_LEN),
+            outputs: Outputs::new(count),
+            ends,
+            stats,
+            f1u_replies: Limit::new(1_000, 100),
+            releases: Limit::new(100, 20),
+            accesses: Limit::new(2_000, 500),
+        };
+        Ok((user_plane, control, events))
+    }
+
+    /// What it counts.
+    pub fn stats(&self) -> &Arc<Stats> {
+        &self.stats
+    }
+
+    /// Adds a UE; see [`Control::add_ue`].
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn add_ue(&mut self, c_rnti: u16, place: Place) -> Result<(), Refused> {
+        self.check(place.interface, place.address, Role::Uu)?;
+        self.tables.add_ue(c_rnti, place, None).map(drop)
+    }
+
+    /// Adds a bearer; see [`Control::add_bearer`]. The CU gets a first delivery status.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn add_bearer(&mut self, c_rnti: u16, setup: &BearerSetup, now_ns: u64) -> Result<Added, Refused> {
+        self.check(setup.cu.interface, setup.cu.address, Role::F1u)?;
+        let bearer = self.tables.add_bearer(c_rnti, setup)?;
+        status::arm(&mut self.timers, bearer, now_ns);
+        Ok(Added { teid: bearer.teid, stats: Arc::clone(&bearer.stats) })
+    }
+
+    /// Whether an interface has a role, and may send to an address.
+    fn check(&self, interface: u8, address: SocketAddr, role: Role) -> Result<(), Refused> {
+        let fits = self.settings.interfaces.get(usize::from(interface)).is_some_and(|known| {
+            known.role == role && known.local.is_ipv4() == address.is_ipv4() && address.port() != 0
+        });
+        if fits { Ok(()) } else { Err(Refused::Value) }
+    }
+
+    /// Sends what a bearer carries to another tunnel; see [`Control::redirect_bearer`].
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn redirect_bearer(&mut self, c_rnti: u16, lcid: u8, cu: Tunnel, now_ns: u64) -> Result<(), Refused> {
+        self.check(cu.interface, cu.address, Role::F1u)?;
+        self.tables.redirect(c_rnti, lcid, cu)?;
+        if let Some(bearer) = self.tables.bearer_of(c_rnti, lcid) {
+            status::arm(&mut self.timers, bearer, now_ns);
+        }
+        Ok(())
+    }
+
+    /// Removes a bearer; the CU gets a last delivery status; see [`Control::remove_bearer`].
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn remove_bearer(&mut self, c_rnti: u16, lcid: u8, ports: &mut Ports) -> Result<(), Refused> {
+        let mut bearer = self.tables.remove_bearer(c_rnti, lcid)?;
+        status::send(&mut bearer, true, &mut self.exits, &self.stats, ports);
+        Ok(())
+    }
+
+    /// Removes a UE; see [`Control::remove_ue`].
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn remove_ue(&mut self, c_rnti: u16, ports: &mut Ports) -> Result<(), Refused> {
+        for lcid in 0..=uu::MAX_LCID {
+            // Most channels have no bearer.
+            let _ = self.remove_bearer(c_rnti, lcid, ports);
+        }
+        self.tables.remove_ue(c_rnti)
+    }
+
+    /// Sends an RRC message; see [`Control::send_rrc`].
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn send_rrc(&mut self, c_rnti: u16, lcid: u8, sdu: &[u8], ports: &mut Ports) -> Result<(), Refused> {
+        let place = self.tables.ue(c_rnti).ok_or(Refused::UnknownUe)?.place;
+        if lcid != 0 {
+            return Err(Refused::UnknownBearer);
+        }
+        let datagram = uu::Header::downlink(self.cell, c_rnti, lcid).datagram(sdu);
+        if sdu.is_empty() || !self.exits.push(place.interface, &datagram, place.address, &self.stats, ports) {
+            return Err(Refused::Value);
+        }
+        self.stats.rrc.add(1);
+        Ok(())
+    }
+
+    /// Executes commands; returns whether there may be more.
+    fn execute_commands(&mut self, now_ns: u64, ports: &mut Ports) -> bool {
+        for _ in 0..COMMANDS {
+            let Ok(command) = self.ends.commands.try_recv() else { return false };
+            match command {
+                Command::AddUe { c_rnti, place, reply } => answer(&reply, self.add_ue(c_rnti, place)),
+                Command::RemoveUe { c_rnti, reply } => answer(&reply, self.remove_ue(c_rnti, ports)),
+                Command::AddBearer { c_rnti, setup, reply } => {
+                    answer(&reply, self.add_bearer(c_rnti, &setup, now_ns));
+                }
+                Command::RedirectBearer { c_rnti, lcid, cu, reply } => {
+                    answer(&reply, self.redirect_bearer(c_rnti, lcid, cu, now_ns));
+                }
+                Command::RemoveBearer { c_rnti, lcid, reply } => {
+                    answer(&reply, self.remove_bearer(c_rnti, lcid, ports));
+                }
+                Command::SendRrc { c_rnti, lcid, sdu, reply } => {
+                    answer(&reply, self.send_rrc(c_rnti, lcid, &sdu, ports));
+                }
+            }
+        }
+        true
+    }
+
+    /// Tells control, or counts what it was not told.
+    pub(crate) fn tell(&self, event: Event) {
+        if !self.ends.tell(event) {
+            self.stats.drops.count(DropReason::ControlOverflow);
+        }
+    }
+
+    fn do_what_is_due(&mut self, now_ns: u64, ports: &mut Ports) {
+        while let Some((due_ns, task)) = self.timers.due(now_ns) {
+            match task {
+                Task::Status(teid) => self.status_is_due(teid, due_ns, ports),
+                Task::Reassembly(teid) => self.reassembly_is_due(teid, now_ns),
+                Task::FirstMessage(c_rnti, serial) => self.first_message_is_due(c_rnti, serial, ports),
+            }
+        }
+    }
+}
+
+/// Answers a command. Who does not wait for the answer any more has been told that there is none.
+fn answer<T>(reply: &Reply<T>, result: Result<T, Refused>) {
+    let _ = reply.try_send(result);
+}
+
+impl Graph for UserPlane {
+    fn home(&self) -> &Arc<dyn Pool> {
+        &self.home
+    }
+
+    fn process(&mut self, input: usize, vector: &mut Vector, now_ns: u64, ports: &mut Ports) {
+        let Some(role) = self.settings.interfaces.get(input).map(|interface| interface.role) else { return };
+        self.outputs.clear();
+        for at in 0..vector.len() {
+            let frame = &mut vector.frame_mut(at);
+            let verdict = match role {
+                Role::F1u => self.downlink(input, frame, now_ns, ports),
+                Role::Uu => self.uplink(input, frame, now_ns, ports),
+            };
+            match verdict {
+                Verdict::Send(interface) => self.outputs.push(interface, at),
+                Verdict::Taken => {}
+                Verdict::Drop(reason) => self.stats.drops.count(reason),
+            }
+        }
+        vector.set_peers(&self.tables.peers.table);
+        let stats = &self.stats;
+        self.outputs.transmit(vector, ports, |_, sent| stats.count_unsent(sent));
+        ports[input].losses(&mut |reason, packets| stats.drops.count_n(reason, packets));
+        self.exits.flush(&self.stats, ports);
+    }
+
+    fn turn(&mut self, now_ns: u64, ports: &mut Ports) -> Option<u64> {
+        let more = self.execute_commands(now_ns, ports);
+        self.do_what_is_due(now_ns, ports);
+        self.exits.flush(&self.stats, ports);
+        if more { Some(now_ns) } else { self.timers.next_ns() }
+    }
+
+    fn recover(&mut self, lost: usize) {
+        self.stats.drops.count_n(DropReason::WorkerFailed, lost);
+    }
+
+    fn wake_with(&mut self, waker: Waker) {
+        self.ends.wake_with(waker);
+    }
+
+    fn interface_name(&self, number: usize) -> &str {
+        self.settings.interfaces.get(number).map_or("?", |interface| &interface.name)
+    }
+}

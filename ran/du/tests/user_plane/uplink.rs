@@ -1,0 +1,107 @@
+//! Segments, random access and RRC from UEs.
+
+use std::time::Duration;
+
+use du::Event;
+use l2::rlc::um::{SnLength, Tx};
+use l2::uu::{Header, Kind};
+use telemetry::DropReason;
+
+use crate::support::*;
+
+const SOON: Duration = Duration::from_millis(1);
+
+#[test]
+fn segments_become_packets() {
+    let (mut world, added) = World::with_bearer();
+    let mut tx = Tx::new(SnLength::Bits12, 100_000);
+    let sent: Vec<Vec<u8>> = (0..20).map(|n| pdcp(n, 1 + 70 * n as usize)).collect();
+    let mut pdus = Vec::new();
+    for sdu in &sent {
+        tx.push(sdu.clone(), ()).unwrap();
+        let mut pdu = Vec::new();
+        while tx.pull(200, &mut pdu).is_some() {
+            pdus.push(std::mem::take(&mut pdu));
+        }
+    }
+    for pair in pdus.chunks_mut(2) {
+        pair.reverse();
+    }
+    pdus.iter().for_each(|pdu| world.ue_sends(pdu));
+    world.step();
+    let mut got: Vec<Vec<u8>> = world.at_cu().sdus.into_iter().map(|(_, sdu)| sdu).collect();
+    got.sort_by_key(Vec::len);
+    assert_eq!(got, sent);
+    assert_eq!((added.stats.uplink.get().packets, world.all_dropped()), (20, 0));
+
+    // One segment is missing: its SDU is given up when t-Reassembly expires.
+    tx.push(pdcp(1, 1_000), ()).unwrap();
+    let mut pdu = Vec::new();
+    for at in 0.. {
+        if tx.pull(200, &mut pdu).is_none() {
+            break;
+        }
+        if at != 2 {
+            world.ue_sends(&pdu);
+        }
+        pdu.clear();
+    }
+    world.pass(49 * MS);
+    assert_eq!(world.all_dropped(), 0);
+    world.pass(2 * MS);
+    assert_eq!((world.dropped(DropReason::RlcDiscarded), added.stats.dropped.get()), (1, 1));
+    assert_eq!(world.at_cu().sdus, []);
+}
+
+fn preamble(identity: &[u8; 6]) -> Vec<u8> {
+    Header { kind: Kind::Preamble, c_rnti: 0, lcid: 0, cell: CELL }.datagram(identity)
+}
+
+#[test]
+fn a_ue_gets_a_c_rnti_and_sends_rrc() {
+    let mut world = World::new();
+    let place = ue_place();
+    for identity in [b"first!", b"second", b"first!"] {
+        world.uu.inject(&preamble(identity), place.address);
+    }
+    world.step();
+    let got = world.datagrams();
+    let answer = |at: usize| (got[at].0.kind, got[at].0.c_rnti, &got[at].1[..]);
+    assert_eq!(answer(0), (Kind::RandomAccessResponse, 0x4601, &b"first!"[..]));
+    assert_eq!(answer(1), (Kind::RandomAccessResponse, 0x4602, &b"second"[..]));
+    assert_eq!(answer(2), answer(0), "a repeated preamble");
+    for c_rnti in [0x4601, 0x4602] {
+        assert_eq!(world.events.next(SOON), Some(Event::RandomAccess { c_rnti, place }));
+    }
+    // One of them sends a message, the other one is forgotten.
+    world.uu.inject(&Header::uplink(CELL, 0x4601, 0).datagram(b"RRCSetupRequest"), place.address);
+    world.pass(3_000 * MS);
+    let rrc = Event::Rrc { c_rnti: 0x4601, lcid: 0, sdu: b"RRCSetupRequest".to_vec() };
+    assert_eq!(world.events.next(SOON), Some(rrc));
+    assert_eq!(world.events.next(SOON), Some(Event::ReleasedByUe { c_rnti: 0x4602 }));
+    world.du.send_rrc(0x4601, 0, b"RRCSetup", &mut world.ports).unwrap();
+    world.step();
+    let got = world.datagrams();
+    assert_eq!(got, [(Header::downlink(CELL, 0x4601, 0), b"RRCSetup".to_vec(), place.address)]);
+    assert_eq!(world.du.send_rrc(0x4602, 0, b"x", &mut world.ports), Err(du::Refused::UnknownUe));
+    let release = Header { kind: Kind::Release, c_rnti: 0x4601, lcid: 0, cell: CELL }.octets();
+    world.uu.inject(&release, place.address);
+    world.step();
+    assert_eq!(world.events.next(SOON), Some(Event::ReleasedByUe { c_rnti: 0x4601 }));
+    assert_eq!(world.all_dropped(), 0);
+}
+
+#[test]
+fn a_flood_of_preambles_is_limited() {
+    let mut world = World::new();
+    for n in 0..100_000u64 {
+        let [_, _, identity @ ..] = n.to_be_bytes();
+        world.uu.inject(&preamble(&identity), ue_place().address);
+    }
+    world.step();
+    let given = world.datagrams().len() as u64;
+    assert!((500..1_000).contains(&given), "{given}");
+    assert_eq!(world.dropped(DropReason::ControlOverflow), 100_000 - given);
+    world.pass(2_100 * MS);
+    assert_eq!(world.du.send_rrc(0x4601, 0, b"x", &mut world.ports), Err(du::Refused::UnknownUe));
+}
