@@ -4,4 +4,5 @@
 #![forbid(unsafe_code)]
 
 pub mod rlc;
+pub mod security;
 pub mod uu;
