@@ -4,5 +4,6 @@
 #![forbid(unsafe_code)]
 
 pub mod rlc;
+pub mod sdap;
 pub mod security;
 pub mod uu;
