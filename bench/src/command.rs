@@ -56,6 +56,14 @@ enum Name {
     },
     /// A downlink flow while its UE is idle or moves: packets lost, duplicated, out of order, delayed.
     Buffering(Common),
+    /// The midhaul of a gNB in parts: the CU's relay, and the link between DU and CU, by backend.
+    Midhaul {
+        #[command(flatten)]
+        common: Common,
+        /// Run only these parts.
+        #[arg(long, value_name = "PART", value_delimiter = ',')]
+        only: Vec<crate::midhaul::Part>,
+    },
     /// CoTCP against sequential TCP, HTTP/2, gRPC and yamux: the paper's benchmarks.
     #[command(args_conflicts_with_subcommands = true)]
     Cotcp {
@@ -106,6 +114,7 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
             with_rights()?;
             crate::buffering::run(options)
         }),
+        Name::Midhaul { common, only } => finish(common, |options| crate::midhaul::run(options, only)),
         Name::Upf { part: Some(UpfPart::Count(part)), .. } => {
             crate::upf::instructions::count(part)?;
             Ok(ExitCode::SUCCESS)

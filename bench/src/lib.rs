@@ -17,6 +17,7 @@ pub mod buffering;
 pub mod command;
 pub mod cotcp;
 pub mod machine;
+pub mod midhaul;
 pub mod pdr;
 pub mod plot;
 pub mod procedures;

@@ -91,7 +91,8 @@ unsafe impl Send for Frame {}
 // SAFETY: a shared frame only reads its memory.
 unsafe impl Sync for Frame {}
 
-pub(crate) const NO_PEER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+/// For packets that are not sent to an address: to a number, or without one.
+pub const NO_PEER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
 
 impl Frame {
     /// A frame without chunk.

@@ -1,0 +1,159 @@
+//! What the worker knows of PDU sessions and their radio bearers.
+
+use std::sync::Arc;
+
+use l2::pdcp;
+
+use super::flow::Flow;
+use super::queue::Queue;
+use super::stats::BearerStats;
+
+/// Most radio bearers of a PDU session (TS 38.331: a UE has no more).
+pub const MOST_BEARERS: usize = 32;
+/// QoS flow identifiers have 6 bits.
+pub const FLOWS: usize = 64;
+/// No bearer.
+const NONE: u8 = u8::MAX;
+
+/// The far end of a tunnel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FarEnd {
+    /// Number of the peer.
+    pub peer: u16,
+    /// The tunnel there.
+    pub teid: u32,
+}
+
+/// An end of a tunnel at the CU.
+#[derive(Debug)]
+pub enum End {
+    /// On N3: packets to a UE.
+    Session(Box<Session>),
+    /// On F1-U: PDUs of a UE.
+    Bearer(Box<Bearer>),
+}
+
+/// A PDU session: its QoS flows, and their bearers.
+#[derive(Debug)]
+pub struct Session {
+    /// Which bearer carries a QoS flow: a position in `bearers`.
+    flows: [u8; FLOWS],
+    /// For flows without a bearer, and packets without a flow: a position in `bearers`.
+    default: u8,
+    /// Our TEIDs on F1-U.
+    bearers: [u32; MOST_BEARERS],
+}
+
+impl Default for Session {
+    fn default() -> Session {
+        Session { flows: [NONE; FLOWS], default: NONE, bearers: [0; MOST_BEARERS] }
+    }
+}
+
+impl Session {
+    /// The bearer for a flow (TS 37.324 §5.2.1): our TEID on F1-U; 0 if there is none.
+    #[inline(always)]
+    pub fn bearer_of(&self, qfi: u8) -> u32 {
+        let flow = self.flows[usize::from(qfi) % FLOWS];
+        let at = if flow == NONE { self.default } else { flow };
+        self.bearers.get(usize::from(at)).copied().unwrap_or(0)
+    }
+
+    /// Adds a bearer; `false` when there are too many.
+    pub fn add(&mut self, teid: u32, flows: u64, default: bool) -> bool {
+        let Some(at) = self.bearers.iter().position(|known| *known == 0) else { return false };
+        self.bearers[at] = teid;
+        for (qfi, bearer) in self.flows.iter_mut().enumerate() {
+            if flows >> qfi & 1 != 0 {
+                *bearer = at as u8;
+            }
+        }
+        if default {
+            self.default = at as u8;
+        }
+        true
+    }
+
+    /// Removes a bearer with its flows.
+    pub fn remove(&mut self, teid: u32) {
+        let Some(at) = self.bearers.iter().position(|known| *known == teid) else { return };
+        self.bearers[at] = 0;
+        let positions = self.flows.iter_mut().chain([&mut self.default]);
+        positions.filter(|bearer| **bearer == at as u8).for_each(|bearer| *bearer = NONE);
+    }
+}
+
+/// A data radio bearer: SDAP and PDCP between two tunnels.
+#[derive(Debug)]
+pub struct Bearer {
+    /// Our TEID on N3 of its session.
+    pub session: u32,
+    /// PDUs to the UE: PDCP.
+    pub tx: pdcp::Tx,
+    /// The rest of the way to the UE.
+    pub down: Down,
+    /// PDUs from the UE: PDCP.
+    pub rx: pdcp::Rx,
+    /// The rest of the way from the UE.
+    pub up: Up,
+    /// Counters.
+    pub stats: Arc<BearerStats>,
+    /// When the worker looks after this bearer again, as far as it has planned.
+    pub due_ns: Option<u64>,
+}
+
+/// A bearer's way to the UE.
+#[derive(Debug)]
+pub struct Down {
+    /// Whether packets have an SDAP header.
+    pub header: bool,
+    /// Where the DU takes PDUs; `None` until it has said so.
+    pub du: Option<FarEnd>,
+    /// NR-U sequence number of the next one.
+    pub nr_u: u32,
+    /// What the DU wants.
+    pub flow: Flow,
+    /// What it does not want yet.
+    pub queue: Queue,
+}
+
+/// A bearer's way from the UE.
+#[derive(Debug)]
+pub struct Up {
+    /// Whether packets have an SDAP header.
+    pub header: bool,
+    /// The flow of packets without.
+    pub qfi: u8,
+    /// The flows of the bearer, a bit each: the UE sends no others on it.
+    pub flows: u64,
+    /// Where the UPF takes packets.
+    pub upf: FarEnd,
+}
+
+impl Bearer {
+    /// When something has waited too long.
+    pub fn next_expiry_ns(&self) -> Option<u64> {
+        self.rx.next_expiry().into_iter().chain(self.down.queue.next_expiry_ns()).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_has_its_bearer_or_the_default_one() {
+        let mut session = Session::default();
+        assert_eq!(session.bearer_of(1), 0);
+        assert!(session.add(10, 1 << 1 | 1 << 63, false));
+        assert_eq!((session.bearer_of(1), session.bearer_of(63), session.bearer_of(2)), (10, 10, 0));
+        assert!(session.add(20, 1 << 5, true));
+        assert_eq!((session.bearer_of(5), session.bearer_of(2), session.bearer_of(255)), (20, 20, 10));
+        session.remove(10);
+        assert_eq!((session.bearer_of(1), session.bearer_of(63)), (20, 20));
+        session.remove(20);
+        assert_eq!(session.bearer_of(1), 0);
+        assert!((1..=MOST_BEARERS as u32).all(|teid| session.add(teid, 0, false)));
+        assert!(!session.add(99, 0, true));
+    }
+}

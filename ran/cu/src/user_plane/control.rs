@@ -1,0 +1,386 @@
+//! How tunnels are set up: handles for the control plane, commands for the worker.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use l2::pdcp;
+use packet::gtpu;
+use path::Ports;
+use pktio::Peers;
+use pktio::poll::Waker;
+use tokio::sync::mpsc;
+use types::Qfi;
+
+use super::bearer::{Bearer, Down, End, FarEnd, Session, Up};
+use super::flow::Flow;
+use super::queue::Queue;
+use super::signalling::Events;
+use super::stats::{BearerStats, Stats};
+use super::tunnels::Allocator;
+use super::{FLOWS, Relay};
+
+/// Events that may wait for the control plane.
+const EVENTS: usize = 4096;
+/// Memory for the waiting packets of a bearer, unless it is configured.
+const QUEUE_OCTETS: usize = 1 << 20;
+
+/// The relay's interfaces: their numbers among the worker's ports, and our addresses. They may be one interface.
+#[derive(Debug, Clone, Copy)]
+pub struct Wiring {
+    /// Number of the interface to DUs.
+    pub f1u: u8,
+    /// Its address.
+    pub f1u_address: IpAddr,
+    /// Number of the interface to UPFs.
+    pub n3: u8,
+    /// Its address.
+    pub n3_address: IpAddr,
+}
+
+/// One end of a GTP-U tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Tunnel {
+    /// Address of the node.
+    pub address: IpAddr,
+    /// The tunnel there.
+    pub teid: u32,
+}
+
+/// A PDU session of the relay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SessionId(u32);
+
+/// A radio bearer of the relay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BearerId(u32);
+
+/// What a radio bearer does.
+#[derive(Debug)]
+pub struct BearerConfig {
+    /// PDCP to the UE.
+    pub tx: pdcp::Tx,
+    /// PDCP from the UE.
+    pub rx: pdcp::Rx,
+    /// Whether PDUs to the UE have an SDAP header.
+    pub downlink_header: bool,
+    /// Whether PDUs from the UE have one. Without, all belong to the first flow.
+    pub uplink_header: bool,
+    /// The QoS flows that the bearer carries.
+    pub flows: Vec<Qfi>,
+    /// Whether it carries flows without a bearer of their own as well.
+    pub default: bool,
+    /// How long a packet waits for the DU at most; for ever if there is room without.
+    pub discard: Option<Duration>,
+    /// Memory for packets that wait.
+    pub queue_octets: usize,
+}
+
+impl BearerConfig {
+    /// The default bearer of a session, with SDAP headers as `header` says.
+    pub fn new(tx: pdcp::Tx, rx: pdcp::Rx, header: bool, flows: Vec<Qfi>) -> BearerConfig {
+        BearerConfig {
+            tx,
+            rx,
+            downlink_header: header,
+            uplink_header: header,
+            flows,
+            default: true,
+            discard: None,
+            queue_octets: QUEUE_OCTETS,
+        }
+    }
+}
+
+/// What the worker tells the control plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// A peer does not know the tunnel to which we send.
+    ErrorIndication {
+        /// The peer.
+        peer: IpAddr,
+        /// The tunnel there.
+        teid: u32,
+    },
+    /// A peer answered an Echo Request.
+    EchoResponse {
+        /// The peer.
+        peer: IpAddr,
+        /// Sequence number of the request.
+        sequence: u16,
+    },
+    /// No more packets come on a tunnel: its path has been switched.
+    EndMarker {
+        /// Our tunnel.
+        teid: u32,
+    },
+}
+
+/// There are no more TEIDs, or no more numbers for peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the user plane has no room for another tunnel")]
+pub struct NoRoom;
+
+pub(super) enum Command {
+    Open { teid: u32, session: Box<Session> },
+    Add { teid: u32, flows: u64, default: bool, bearer: Box<Bearer> },
+    Connect { teid: u32, du: FarEnd },
+    Remove { teid: u32 },
+    Close { teid: u32 },
+    Echo { interface: u8, peer: SocketAddr, sequence: u16 },
+}
+
+/// Commands for a worker, which looks for them between vectors.
+#[derive(Default)]
+pub(super) struct Mailbox {
+    waiting: AtomicBool,
+    commands: Mutex<Vec<Command>>,
+    waker: OnceLock<Waker>,
+}
+
+impl Mailbox {
+    pub fn wake_with(&self, waker: Waker) {
+        let _ = self.waker.set(waker);
+    }
+
+    #[inline(always)]
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Acquire)
+    }
+
+    pub fn take(&self) -> Vec<Command> {
+        let mut commands = lock(&self.commands);
+        self.waiting.store(false, Ordering::Release);
+        std::mem::take(&mut *commands)
+    }
+
+    fn post(&self, command: Command) {
+        let mut commands = lock(&self.commands);
+        commands.push(command);
+        self.waiting.store(true, Ordering::Release);
+        drop(commands);
+        if let Some(waker) = self.waker.get() {
+            waker.wake();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sets tunnels up and takes them down. Clones refer to the same user plane.
+#[derive(Clone)]
+pub struct UserPlane(Arc<Inner>);
+
+struct Inner {
+    wiring: Wiring,
+    mailbox: Arc<Mailbox>,
+    peers: Arc<Peers>,
+    stats: Arc<Stats>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    teids: Allocator,
+    /// The numbers of peers. A number is never given to another peer: packets on their way have it.
+    numbers: HashMap<IpAddr, u16>,
+    sessions: HashMap<SessionId, SessionState>,
+}
+
+struct SessionState {
+    upf: FarEnd,
+    bearers: HashMap<BearerId, Arc<BearerStats>>,
+}
+
+impl State {
+    /// The number of a peer.
+    fn number(&mut self, peers: &Peers, address: IpAddr) -> Result<u16, NoRoom> {
+        if let Some(known) = self.numbers.get(&address) {
+            return Ok(*known);
+        }
+        // Number 0 is nobody's.
+        let number = u16::try_from(self.numbers.len() + 1).map_err(|_| NoRoom)?;
+        if !peers.set(number, SocketAddr::new(address, gtpu::PORT)) {
+            return Err(NoRoom);
+        }
+        self.numbers.insert(address, number);
+        Ok(number)
+    }
+}
+
+impl UserPlane {
+    /// The user plane on these interfaces: its handle, the graph for its worker, and what the worker has to say.
+    pub fn new(wiring: Wiring) -> (UserPlane, Relay, mpsc::Receiver<Event>) {
+        let (sender, events) = mpsc::channel(EVENTS);
+        let (mailbox, peers, stats) =
+            (Arc::<Mailbox>::default(), Arc::<Peers>::default(), Arc::<Stats>::default());
+        let relay =
+            Relay::new(wiring, Arc::clone(&mailbox), Arc::clone(&peers), Arc::clone(&stats), Events(sender));
+        let inner = Inner { wiring, mailbox, peers, stats, state: Mutex::default() };
+        (UserPlane(Arc::new(inner)), relay, events)
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> &Stats {
+        &self.0.stats
+    }
+
+    /// Opens a PDU session whose packets go to `upf`. Packets to its UE come to [`UserPlane::n3_tunnel`].
+    ///
+    /// # Errors
+    /// There is no room for another tunnel.
+    pub fn open(&self, upf: Tunnel) -> Result<SessionId, NoRoom> {
+        let state = &mut *lock(&self.0.state);
+        let peer = state.number(&self.0.peers, upf.address)?;
+        let teid = state.teids.allocate().ok_or(NoRoom)?;
+        let known = SessionState { upf: FarEnd { peer, teid: upf.teid }, bearers: HashMap::new() };
+        state.sessions.insert(SessionId(teid), known);
+        self.0.mailbox.post(Command::Open { teid, session: Box::default() });
+        Ok(SessionId(teid))
+    }
+
+    /// Our end of a session's tunnel on N3.
+    pub fn n3_tunnel(&self, session: SessionId) -> Tunnel {
+        Tunnel { address: self.0.wiring.n3_address, teid: session.0 }
+    }
+
+    /// Our end of a bearer's tunnel on F1-U.
+    pub fn f1u_tunnel(&self, bearer: BearerId) -> Tunnel {
+        Tunnel { address: self.0.wiring.f1u_address, teid: bearer.0 }
+    }
+
+    /// Adds a bearer to a session. Packets to the UE wait until the bearer has been connected with the DU's end.
+    ///
+    /// # Errors
+    /// There is no such session, or no room for another tunnel.
+    pub fn add(&self, session: SessionId, config: BearerConfig) -> Result<BearerId, NoRoom> {
+        let state = &mut *lock(&self.0.state);
+        let Some(known) = state.sessions.get_mut(&session) else { return Err(NoRoom) };
+        if known.bearers.len() >= super::MOST_BEARERS {
+            return Err(NoRoom);
+        }
+        let teid = state.teids.allocate().ok_or(NoRoom)?;
+        let flows = config.flows.iter().fold(0, |flows, qfi| flows | 1 << (usize::from(qfi.value()) % FLOWS));
+        let stats = Arc::<BearerStats>::default();
+        known.bearers.insert(BearerId(teid), Arc::clone(&stats));
+        let bearer = Bearer {
+            session: session.0,
+            tx: config.tx,
+            down: Down {
+                header: config.downlink_header,
+                du: None,
+                nr_u: 0,
+                flow: Flow::default(),
+                queue: Queue::new(config.queue_octets, config.discard),
+            },
+            rx: config.rx,
+            up: Up {
+                header: config.uplink_header,
+                qfi: config.flows.first().map_or(0, |qfi| qfi.value()),
+                flows,
+                upf: known.upf,
+            },
+            stats,
+            due_ns: None,
+        };
+        let command = Command::Add { teid, flows, default: config.default, bearer: Box::new(bearer) };
+        self.0.mailbox.post(command);
+        Ok(BearerId(teid))
+    }
+
+    /// Says where the DU takes a bearer's PDUs. Those that wait are sent.
+    ///
+    /// # Errors
+    /// There is no such bearer, or no room for another peer.
+    pub fn connect(&self, session: SessionId, bearer: BearerId, du: Tunnel) -> Result<(), NoRoom> {
+        let state = &mut *lock(&self.0.state);
+        if !state.sessions.get(&session).is_some_and(|known| known.bearers.contains_key(&bearer)) {
+            return Err(NoRoom);
+        }
+        let peer = state.number(&self.0.peers, du.address)?;
+        self.0.mailbox.post(Command::Connect { teid: bearer.0, du: FarEnd { peer, teid: du.teid } });
+        Ok(())
+    }
+
+    /// The counters of a bearer.
+    pub fn bearer_stats(&self, session: SessionId, bearer: BearerId) -> Option<Arc<BearerStats>> {
+        lock(&self.0.state).sessions.get(&session)?.bearers.get(&bearer).cloned()
+    }
+
+    /// Removes a bearer; packets that wait are lost.
+    pub fn remove(&self, session: SessionId, bearer: BearerId) {
+        let state = &mut *lock(&self.0.state);
+        let known = state.sessions.get_mut(&session).and_then(|known| known.bearers.remove(&bearer));
+        if known.is_some() {
+            self.forget(state, bearer);
+        }
+    }
+
+    fn forget(&self, state: &mut State, bearer: BearerId) {
+        state.teids.release(bearer.0);
+        self.0.mailbox.post(Command::Remove { teid: bearer.0 });
+    }
+
+    /// Closes a session with its bearers.
+    pub fn close(&self, session: SessionId) {
+        let state = &mut *lock(&self.0.state);
+        let Some(known) = state.sessions.remove(&session) else { return };
+        for bearer in known.bearers.keys() {
+            self.forget(state, *bearer);
+        }
+        state.teids.release(session.0);
+        self.0.mailbox.post(Command::Close { teid: session.0 });
+    }
+
+    /// Sends an Echo Request to a UPF, or to a DU if `to_du`. The answer is an [`Event`].
+    pub fn echo(&self, to_du: bool, peer: IpAddr, sequence: u16) {
+        let interface = if to_du { self.0.wiring.f1u } else { self.0.wiring.n3 };
+        let peer = SocketAddr::new(peer, gtpu::PORT);
+        self.0.mailbox.post(Command::Echo { interface, peer, sequence });
+    }
+}
+
+impl Relay {
+    /// Executes the commands of the control plane.
+    #[cold]
+    pub(super) fn obey(&mut self, ports: &mut Ports) {
+        for command in self.mailbox.take() {
+            match command {
+                Command::Open { teid, session } => self.ends.insert(teid, End::Session(session)),
+                Command::Add { teid, flows, default, bearer } => {
+                    if let Some(End::Session(session)) = self.ends.get_mut(bearer.session) {
+                        session.add(teid, flows, default);
+                        self.ends.insert(teid, End::Bearer(bearer));
+                    }
+                }
+                Command::Connect { teid, du } => {
+                    if let Some(bearer) = self.bearer(teid) {
+                        bearer.down.du = Some(du);
+                        self.send_waiting(teid, ports);
+                    }
+                }
+                Command::Remove { teid } => {
+                    if let Some(End::Bearer(bearer)) = self.ends.remove(teid) {
+                        self.waiting_octets -= bearer.down.queue.octets();
+                        self.stats.drops.count_n(telemetry::DropReason::NoBearer, bearer.down.queue.len());
+                        if let Some(End::Session(session)) = self.ends.get_mut(bearer.session) {
+                            session.remove(teid);
+                        }
+                    }
+                }
+                Command::Close { teid } => {
+                    self.ends.remove(teid);
+                }
+                Command::Echo { interface, peer, sequence } => {
+                    let message = gtpu::Signalling::EchoRequest { sequence };
+                    self.reply(interface.into(), &message, peer);
+                    self.send_extra(ports);
+                }
+            }
+        }
+    }
+}

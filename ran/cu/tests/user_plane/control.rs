@@ -1,0 +1,127 @@
+//! Setting up and taking down, and GTP-U signalling.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use cu::user_plane::{Event, Tunnel};
+use packet::gtpu::{self, Signalling};
+use telemetry::DropReason;
+
+use crate::support::*;
+
+#[test]
+fn tunnels_of_closed_sessions_are_unknown() {
+    let mut world = World::new();
+    let (session, bearer) = world.session(PLAIN.bearer(&[1]));
+    let mut ue = Ue::new(PLAIN);
+    let old = [world.user_plane.n3_tunnel(session), world.user_plane.f1u_tunnel(bearer)];
+    assert_eq!(old.map(|tunnel| tunnel.address), [N3, F1U]);
+    world.user_plane.close(session);
+    world.upf_sends(session, 1, b"x");
+    world.du_sends(bearer, &ue.pdu(1, b"x"));
+    world.run();
+    assert_eq!(world.drops(DropReason::UnknownTeid), 2);
+    for (wire, (peer, tunnel)) in [(0, (DU, old[1])), (1, (UPF, old[0]))] {
+        let sent = world.wires[wire].take();
+        let [(message, to)] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!(*to, SocketAddr::new(peer, gtpu::PORT));
+        let Ok(Some(Signalling::ErrorIndication { teid, peer: named, .. })) = gtpu::decode(message) else {
+            panic!("{message:02x?}")
+        };
+        assert_eq!((teid, named), (tunnel.teid, tunnel.address));
+    }
+    // Their successors have other TEIDs.
+    let (next, next_bearer) = world.session(PLAIN.bearer(&[1]));
+    let new = [world.user_plane.n3_tunnel(next), world.user_plane.f1u_tunnel(next_bearer)];
+    assert!(new.iter().all(|tunnel| !old.contains(tunnel)));
+    assert!(world.user_plane.add(session, PLAIN.bearer(&[1])).is_err());
+    assert!(world.user_plane.connect(session, bearer, Tunnel { address: DU, teid: 1 }).is_err());
+    // Twice does nothing.
+    world.user_plane.close(session);
+    world.user_plane.remove(session, bearer);
+    world.upf_sends(next, 1, b"x");
+    world.run();
+    assert_eq!(world.at_du().len(), 1);
+}
+
+#[test]
+fn many_sessions_come_and_go() {
+    let mut world = World::new();
+    let mut open = Vec::new();
+    for round in 0..2000u32 {
+        let address = IpAddr::V4(Ipv4Addr::from_bits(0x0A00_0000 + round % 16));
+        let session = world.user_plane.open(Tunnel { address: UPF, teid: round }).unwrap();
+        let bearer = world.user_plane.add(session, PLAIN.bearer(&[1])).unwrap();
+        world.user_plane.connect(session, bearer, Tunnel { address, teid: round }).unwrap();
+        open.push((session, bearer, address, round));
+        if round % 3 == 2 {
+            let (session, ..) = open.remove(round as usize % open.len());
+            world.user_plane.close(session);
+        }
+    }
+    for (session, ..) in &open {
+        world.upf_sends(*session, 1, b"down");
+    }
+    world.run();
+    let sent = world.at_du();
+    let seen: Vec<_> = sent.iter().map(|sent| (sent.to.ip(), sent.teid)).collect();
+    assert_eq!(seen, open.iter().map(|(_, _, address, teid)| (*address, *teid)).collect::<Vec<_>>());
+    open.iter().for_each(|(session, ..)| world.user_plane.close(*session));
+    world.turn();
+    world.upf_sends(open[0].0, 1, b"late");
+    world.run();
+    assert_eq!(world.all_drops(), 1);
+}
+
+#[test]
+fn echo_and_what_peers_say_reach_who_they_are_for() {
+    let mut world = World::new();
+    let (session, _) = world.session(PLAIN.bearer(&[1]));
+    let request = Signalling::EchoRequest { sequence: 0xABCD }.build();
+    world.inject_n3(&request);
+    world.inject_f1u(&request);
+    world.run();
+    for (wire, peer) in [(0, DU), (1, UPF)] {
+        let sent = world.wires[wire].take();
+        let response = Signalling::EchoResponse { sequence: 0xABCD }.build();
+        assert_eq!(sent, [(response, SocketAddr::new(peer, gtpu::PORT))]);
+    }
+    world.user_plane.echo(true, DU, 7);
+    world.user_plane.echo(false, UPF, 8);
+    world.turn();
+    for (wire, (peer, sequence)) in [(0, (DU, 7)), (1, (UPF, 8))] {
+        let request = Signalling::EchoRequest { sequence }.build();
+        assert_eq!(world.wires[wire].take(), [(request, SocketAddr::new(peer, gtpu::PORT))]);
+    }
+    world.inject_f1u(&Signalling::EchoResponse { sequence: 7 }.build());
+    let teid = world.user_plane.n3_tunnel(session).teid;
+    world.inject_n3(&Signalling::EndMarker { teid, pdu_session: None }.build());
+    world.inject_f1u(&Signalling::ErrorIndication { teid: DU_TEID, peer: DU, udp_port: None }.build());
+    // Somebody else speaks for the UPF.
+    world.inject_f1u(&Signalling::ErrorIndication { teid: UPF_TEID, peer: UPF, udp_port: None }.build());
+    world.inject_n3(&Signalling::SupportedExtensionHeaders { types: vec![0x85] }.build());
+    world.run();
+    let mut events = Vec::new();
+    while let Ok(event) = world.events.try_recv() {
+        events.push(event);
+    }
+    let expected = [
+        Event::EchoResponse { peer: DU, sequence: 7 },
+        Event::ErrorIndication { peer: DU, teid: DU_TEID },
+        Event::EndMarker { teid },
+    ];
+    assert_eq!(events, expected);
+    assert_eq!(world.stats().error_indications_received.get(), 2);
+    assert_eq!(world.all_drops(), 0);
+}
+
+#[test]
+fn events_that_nobody_takes_are_bounded_and_counted() {
+    let mut world = World::new();
+    let (_, _) = world.session(PLAIN.bearer(&[1]));
+    let message = Signalling::EndMarker { teid: 1, pdu_session: None }.build();
+    for _ in 0..5000 {
+        world.inject_n3(&message);
+    }
+    world.run();
+    assert_eq!(world.stats().lost_events.get(), 5000 - 4096);
+}
