@@ -11,6 +11,7 @@ use std::time::Duration;
 use l2::rlc::um;
 use pktio::poll::Waker;
 
+use crate::radio::Radio;
 use crate::stats::{BearerStats, Stats};
 
 /// Most time that a command may take: a worker answers within microseconds unless it is stopped or stuck.
@@ -99,8 +100,8 @@ pub enum Refused {
     /// The C-RNTI or logical channel is in use.
     #[error("the C-RNTI or logical channel is in use")]
     InUse,
-    /// A C-RNTI, logical channel, address or interface that cannot be.
-    #[error("a C-RNTI, logical channel, address or interface is out of range")]
+    /// A C-RNTI, logical channel, address, interface or property of a radio link that cannot be.
+    #[error("a value is out of range")]
     Value,
     /// No TEID, C-RNTI or number of a peer is left.
     #[error("the tables are full")]
@@ -152,6 +153,7 @@ pub(crate) enum Command {
     AddBearer { c_rnti: u16, setup: BearerSetup, reply: Reply<Added> },
     RedirectBearer { c_rnti: u16, lcid: u8, cu: Tunnel, reply: Reply<()> },
     RemoveBearer { c_rnti: u16, lcid: u8, reply: Reply<()> },
+    SetRadio { c_rnti: u16, downlink: Radio, uplink: Radio, reply: Reply<()> },
     SendRrc { c_rnti: u16, lcid: u8, sdu: Vec<u8>, reply: Reply<()> },
 }
 
@@ -245,6 +247,14 @@ impl Control {
     /// See [`Refused`].
     pub fn remove_bearer(&self, c_rnti: u16, lcid: u8) -> Result<(), Refused> {
         self.ask(|reply| Command::RemoveBearer { c_rnti, lcid, reply })
+    }
+
+    /// Changes how a UE's radio link behaves from now on. What waits or is under way stays.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn set_radio(&self, c_rnti: u16, downlink: Radio, uplink: Radio) -> Result<(), Refused> {
+        self.ask(|reply| Command::SetRadio { c_rnti, downlink, uplink, reply })
     }
 
     /// Sends an RRC message to a UE.

@@ -8,6 +8,7 @@ use pktio::FrameMut;
 use telemetry::DropReason;
 
 use crate::graph::{UserPlane, Verdict};
+use crate::scheduler;
 use crate::status::{self, LOSS_INTERVAL_NS, STATUS_INTERVAL_NS};
 use crate::tables::{Bearer, PREFIX};
 use crate::timers::Timers;
@@ -46,7 +47,13 @@ impl UserPlane {
             return Verdict::Drop(DropReason::UnknownTeid);
         };
         match Message::of(&packet) {
-            Ok(Some(Message::UserData(data))) => note(bearer, &data, &mut self.timers, now_ns),
+            Ok(Some(Message::UserData(data))) => {
+                note(bearer, &data, &mut self.timers, now_ns);
+                if data.flush.is_some() || !data.discard.is_empty() {
+                    let discarded = scheduler::discard(bearer, &data);
+                    self.stats.drops.count_n(DropReason::DiscardTimer, discarded);
+                }
+            }
             Ok(None) => {}
             // Only a DU sends these.
             Ok(Some(_)) | Err(_) => return Verdict::Drop(DropReason::GtpuExtension),
@@ -54,6 +61,9 @@ impl UserPlane {
         if start == end {
             // Without a packet: the container was all.
             return Verdict::Taken;
+        }
+        if !bearer.straight {
+            return self.queue_downlink(teid, packet.payload(), now_ns);
         }
         frame.truncate(end);
         frame.trim_front(start);

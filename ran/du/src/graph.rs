@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use l2::rlc::LONGEST_SDU;
 use l2::uu;
 use path::{Graph, Outputs, Ports};
 use pktio::poll::Waker;
@@ -15,6 +16,8 @@ use crate::control::{
 };
 use crate::exits::Exits;
 use crate::limit::Limit;
+use crate::radio::Radio;
+use crate::scheduler::Scheduler;
 use crate::stats::Stats;
 use crate::status;
 use crate::tables::Tables;
@@ -52,6 +55,12 @@ pub struct Settings {
     pub cell: NrCellId,
     /// Its interfaces: 256 at most.
     pub interfaces: Vec<Interface>,
+    /// The radio link of a new UE, towards it.
+    pub downlink: Radio,
+    /// The same, from it.
+    pub uplink: Radio,
+    /// What the radio link's losses and jitter follow from.
+    pub seed: u64,
 }
 
 /// What becomes of a packet of a vector.
@@ -71,6 +80,7 @@ pub struct UserPlane {
     home: Arc<dyn Pool>,
     pub(crate) tables: Tables,
     pub(crate) timers: Timers,
+    pub(crate) scheduler: Scheduler,
     pub(crate) exits: Exits,
     outputs: Outputs,
     pub(crate) ends: Ends,
@@ -87,20 +97,22 @@ impl UserPlane {
     /// A user plane without UEs, its control and its events.
     ///
     /// # Errors
-    /// There are too many interfaces.
+    /// There are too many interfaces, or a radio link that cannot be.
     pub fn new(settings: Settings) -> Result<(UserPlane, Control, Events), Refused> {
         let count = settings.interfaces.len();
-        if count > path::outputs::MAX_INTERFACES {
+        let possible = settings.downlink.is_possible() && settings.uplink.is_possible();
+        if count > path::outputs::MAX_INTERFACES || !possible {
             return Err(Refused::Value);
         }
         let stats = Arc::new(Stats::default());
         let (control, events, ends) = control::channels(&stats);
         let cell = settings.cell.value();
         let user_plane = UserPlane {
-            settings,
+            scheduler: Scheduler::new(settings.seed),
             cell,
             home: Slab::new(2 * VECTOR, PACKET_LEN),
-            tables: Tables::new(cell),
+            tables: Tables::new(cell, settings.downlink, settings.uplink),
+            settings,
             timers: Timers::default(),
             exits: Exits::new(count, PACKET_LEN),
             outputs: Outputs::new(count),
@@ -165,7 +177,8 @@ impl UserPlane {
     /// See [`Refused`].
     pub fn remove_bearer(&mut self, c_rnti: u16, lcid: u8, ports: &mut Ports) -> Result<(), Refused> {
         let mut bearer = self.tables.remove_bearer(c_rnti, lcid)?;
-        status::send(&mut bearer, true, &mut self.exits, &self.stats, ports);
+        self.stats.drops.count_n(DropReason::BearerReleased, bearer.tx.reset());
+        status::send(&mut bearer, &Radio::UNLIMITED, true, &mut self.exits, &self.stats, ports);
         Ok(())
     }
 
@@ -178,6 +191,7 @@ impl UserPlane {
             // Most channels have no bearer.
             let _ = self.remove_bearer(c_rnti, lcid, ports);
         }
+        self.forget(c_rnti);
         self.tables.remove_ue(c_rnti)
     }
 
@@ -185,15 +199,15 @@ impl UserPlane {
     ///
     /// # Errors
     /// See [`Refused`].
-    pub fn send_rrc(&mut self, c_rnti: u16, lcid: u8, sdu: &[u8], ports: &mut Ports) -> Result<(), Refused> {
-        let place = self.tables.ue(c_rnti).ok_or(Refused::UnknownUe)?.place;
+    pub fn send_rrc(&mut self, c_rnti: u16, lcid: u8, sdu: Vec<u8>, now_ns: u64) -> Result<(), Refused> {
+        self.tables.ue(c_rnti).ok_or(Refused::UnknownUe)?;
         if lcid != 0 {
             return Err(Refused::UnknownBearer);
         }
-        let datagram = uu::Header::downlink(self.cell, c_rnti, lcid).datagram(sdu);
-        if sdu.is_empty() || !self.exits.push(place.interface, &datagram, place.address, &self.stats, ports) {
+        if sdu.is_empty() || sdu.len() > LONGEST_SDU {
             return Err(Refused::Value);
         }
+        self.send_signalling(c_rnti, lcid, sdu, now_ns);
         self.stats.rrc.add(1);
         Ok(())
     }
@@ -214,8 +228,11 @@ impl UserPlane {
                 Command::RemoveBearer { c_rnti, lcid, reply } => {
                     answer(&reply, self.remove_bearer(c_rnti, lcid, ports));
                 }
+                Command::SetRadio { c_rnti, downlink, uplink, reply } => {
+                    answer(&reply, self.set_radio(c_rnti, downlink, uplink, now_ns));
+                }
                 Command::SendRrc { c_rnti, lcid, sdu, reply } => {
-                    answer(&reply, self.send_rrc(c_rnti, lcid, &sdu, ports));
+                    answer(&reply, self.send_rrc(c_rnti, lcid, sdu, now_ns));
                 }
             }
         }
@@ -234,6 +251,7 @@ impl UserPlane {
             match task {
                 Task::Status(teid) => self.status_is_due(teid, due_ns, ports),
                 Task::Reassembly(teid) => self.reassembly_is_due(teid, now_ns),
+                Task::Slot => self.slot(now_ns),
                 Task::FirstMessage(c_rnti, serial) => self.first_message_is_due(c_rnti, serial, ports),
             }
         }
@@ -269,14 +287,20 @@ impl Graph for UserPlane {
         let stats = &self.stats;
         self.outputs.transmit(vector, ports, |_, sent| stats.count_unsent(sent));
         ports[input].losses(&mut |reason, packets| stats.drops.count_n(reason, packets));
+        // What a radio link without delay has let pass.
+        self.land(now_ns, ports);
         self.exits.flush(&self.stats, ports);
     }
 
     fn turn(&mut self, now_ns: u64, ports: &mut Ports) -> Option<u64> {
         let more = self.execute_commands(now_ns, ports);
         self.do_what_is_due(now_ns, ports);
+        self.land(now_ns, ports);
         self.exits.flush(&self.stats, ports);
-        if more { Some(now_ns) } else { self.timers.next_ns() }
+        if more {
+            return Some(now_ns);
+        }
+        self.timers.next_ns().into_iter().chain(self.scheduler.next_ns()).min()
     }
 
     fn recover(&mut self, lost: usize) {

@@ -9,7 +9,7 @@
 //! by [`Control`], and hears from it by [`Event`]s.
 //!
 //! The straight way is that of a radio link without limits and faults: a packet gets other headers in the same frame and
-//! leaves in the same vector, without copy, queue or timer.
+//! leaves in the same vector, without copy, queue or timer. Other packets are copied into queues (`scheduler.rs`).
 //!
 //! Read [`control`], then `downlink.rs` and `uplink.rs`.
 #![forbid(unsafe_code)]
@@ -20,6 +20,8 @@ mod exits;
 mod graph;
 mod limit;
 mod peers;
+pub mod radio;
+mod scheduler;
 mod signalling;
 mod stats;
 mod status;
@@ -29,4 +31,5 @@ mod uplink;
 
 pub use control::{Added, BearerSetup, Control, Event, Events, PdcpSn, Place, Refused, Tunnel};
 pub use graph::{Interface, Role, Settings, UserPlane};
+pub use radio::Radio;
 pub use stats::{BearerStats, Stats};

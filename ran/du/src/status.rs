@@ -8,6 +8,8 @@ use path::Ports;
 
 use crate::control::PdcpSn;
 use crate::graph::UserPlane;
+use crate::radio::Radio;
+use crate::scheduler;
 use crate::tables::Bearer;
 use crate::timers::{Task, Timers};
 
@@ -17,8 +19,6 @@ pub(crate) const STATUS_INTERVAL_NS: u64 = 5_000_000;
 pub(crate) const LOSS_INTERVAL_NS: u64 = 500_000;
 /// Half of the NR-U sequence numbers: what is further ahead is behind.
 const HALF: u32 = SEQUENCE_MASK / 2 + 1;
-/// What a radio link without limits wants: it keeps nothing, so the CU need not wait for it.
-const UNLIMITED: u32 = u32::MAX;
 
 /// What has come from the CU, and what the UE was sent.
 #[derive(Debug, Default)]
@@ -117,25 +117,32 @@ pub(crate) fn arm(timers: &mut Timers, bearer: &mut Bearer, at_ns: u64) {
 impl UserPlane {
     /// Sends the delivery status of a bearer that was due at `due_ns`, unless that has happened.
     pub(crate) fn status_is_due(&mut self, teid: u32, due_ns: u64, ports: &mut Ports) {
-        if let Some(bearer) = self.tables.bearer_mut(teid)
-            && bearer.status_due_ns == Some(due_ns)
-        {
-            bearer.status_due_ns = None;
-            send(bearer, false, &mut self.exits, &self.stats, ports);
+        let Some(bearer) = self.tables.bearer_mut(teid) else { return };
+        if bearer.status_due_ns != Some(due_ns) {
+            return;
+        }
+        bearer.status_due_ns = None;
+        let c_rnti = bearer.c_rnti;
+        let Some(radio) = self.tables.ue(c_rnti).map(|ue| ue.downlink.radio) else { return };
+        if let Some(bearer) = self.tables.bearer_mut(teid) {
+            send(bearer, &radio, false, &mut self.exits, &self.stats, ports);
         }
     }
 }
 
-/// Sends the delivery status of a bearer.
+/// Sends the delivery status of a bearer whose UE has this radio link.
 pub(crate) fn send(
     bearer: &mut Bearer,
+    radio: &Radio,
     final_frame: bool,
     exits: &mut crate::exits::Exits,
     stats: &crate::stats::Stats,
     ports: &mut Ports,
 ) {
     let status = DeliveryStatus {
-        desired_buffer_size: UNLIMITED,
+        desired_buffer_size: if final_frame { 0 } else { scheduler::desired(bearer, radio) },
+        // In octets per second; the field has 32 bits.
+        desired_data_rate: radio.rate.map(|rate| u32::try_from(rate / 8).unwrap_or(u32::MAX)),
         final_frame,
         lost: Ranges::of(&bearer.reception.lost),
         highest_transmitted: bearer.reception.highest_transmitted,

@@ -12,6 +12,8 @@ use l2::uu::{self, ContentionIdentity};
 
 use crate::control::{BearerSetup, PdcpSn, Place, Refused, Tunnel};
 use crate::peers::PeerNumbers;
+use crate::radio::{Link, Radio};
+use crate::scheduler::{Mark, refresh};
 use crate::stats::BearerStats;
 use crate::status::Reception;
 
@@ -29,6 +31,8 @@ const FIRST_C_RNTI: u16 = 0x4601;
 /// A data bearer. What the straight way needs comes first.
 pub(crate) struct Bearer {
     pub(crate) teid: u32,
+    /// Whether packets for the UE pass at once.
+    pub(crate) straight: bool,
     pub(crate) ue_peer: u16,
     pub(crate) uu_interface: u8,
     pub(crate) cu_peer: u16,
@@ -42,6 +46,9 @@ pub(crate) struct Bearer {
     pub(crate) stats: Arc<BearerStats>,
     pub(crate) c_rnti: u16,
     pub(crate) lcid: u8,
+    /// Packets for the UE that wait for the radio link, and how many octets may.
+    pub(crate) tx: Box<um::Tx<Mark>>,
+    pub(crate) queue: usize,
     pub(crate) rx: Box<um::Rx>,
     /// Whether a timer for t-Reassembly is set.
     pub(crate) reassembly_timed: bool,
@@ -59,6 +66,26 @@ pub(crate) struct Ue {
     pub(crate) identity: Option<ContentionIdentity>,
     /// Whether it has sent an RRC message, or was added by control.
     pub(crate) confirmed: bool,
+    /// Whether PDUs of the UE pass at once.
+    pub(crate) straight_up: bool,
+    pub(crate) downlink: Link,
+    pub(crate) uplink: Link,
+    /// PDUs of the UE that wait for the radio link, with their channels.
+    pub(crate) uplink_queue: VecDeque<(u8, Vec<u8>)>,
+    /// Octets of memory that they take.
+    pub(crate) uplink_octets: usize,
+    /// Whether it gets grants.
+    pub(crate) active: bool,
+    /// Which of its bearers comes first in its next grant.
+    pub(crate) turn: u8,
+}
+
+impl Ue {
+    /// The channels of its data bearers.
+    pub(crate) fn lcids(&self) -> impl Iterator<Item = u8> + Clone + use<> {
+        let bearers = self.bearers;
+        DATA_LCIDS.filter(move |lcid| bearers[usize::from(*lcid)] != 0)
+    }
 }
 
 #[derive(Default)]
@@ -70,6 +97,9 @@ struct Slot {
 /// All UEs and bearers.
 pub(crate) struct Tables {
     cell: u64,
+    /// The radio link of new UEs.
+    downlink: Radio,
+    uplink: Radio,
     slots: Vec<Slot>,
     /// Positions that were used, the one that has been free for longest first.
     free: VecDeque<u32>,
@@ -84,9 +114,11 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    pub(crate) fn new(cell: u64) -> Tables {
+    pub(crate) fn new(cell: u64, downlink: Radio, uplink: Radio) -> Tables {
         Tables {
             cell,
+            downlink,
+            uplink,
             slots: vec![Slot::default()],
             free: VecDeque::new(),
             ues: Vec::new(),
@@ -156,6 +188,13 @@ impl Tables {
             serial: self.serial,
             identity,
             confirmed: identity.is_none(),
+            straight_up: self.uplink.is_unlimited(),
+            downlink: Link::new(self.downlink),
+            uplink: Link::new(self.uplink),
+            uplink_queue: VecDeque::new(),
+            uplink_octets: 0,
+            active: false,
+            turn: 0,
         };
         Ok(self.ues[at].insert(Box::new(ue)))
     }
@@ -212,8 +251,9 @@ impl Tables {
         let slot = &mut self.slots[position as usize];
         slot.generation = slot.generation.wrapping_add(1) & (u16::MAX >> (POSITION_BITS - 16));
         let t_reassembly_ns = setup.t_reassembly.as_nanos() as u64;
-        Ok(slot.bearer.insert(Bearer {
+        slot.bearer = Some(Bearer {
             teid: u32::from(slot.generation) << POSITION_BITS | position,
+            straight: false,
             ue_peer,
             uu_interface,
             cu_peer,
@@ -225,9 +265,13 @@ impl Tables {
             stats: Arc::default(),
             c_rnti,
             lcid: setup.lcid,
+            tx: Box::new(um::Tx::new(setup.rlc, setup.queue)),
+            queue: setup.queue,
             rx: Box::new(um::Rx::new(setup.rlc, t_reassembly_ns, um::REASSEMBLY_LIMIT)),
             reassembly_timed: false,
-        }))
+        });
+        refresh(self, c_rnti);
+        self.slots[position as usize].bearer.as_mut().ok_or(Refused::UnknownBearer)
     }
 
     fn free_position(&mut self) -> Option<u32> {

@@ -10,6 +10,8 @@ pub(crate) enum Task {
     Status(u32),
     /// RLC's t-Reassembly of the bearer with this TEID.
     Reassembly(u32),
+    /// Grants of a slot.
+    Slot,
     /// The UE with this C-RNTI and serial number has had its time to send a first message.
     FirstMessage(u16, u64),
 }

@@ -44,13 +44,15 @@ impl UserPlane {
         if ue.place != place {
             return Verdict::Drop(DropReason::UuMalformed);
         }
+        if !ue.straight_up {
+            return self.queue_uplink(header.c_rnti, header.lcid, pdu, now_ns);
+        }
+        if !um::is_whole(pdu) {
+            return self.deliver_uplink(&header, pdu, now_ns, ports);
+        }
         let Some(bearer) = self.tables.bearer_of(header.c_rnti, header.lcid) else {
             return self.signalling_bearer(&header, pdu);
         };
-        if !um::is_whole(pdu) {
-            let segment = pdu.to_vec();
-            return self.segment(&header, &segment, now_ns, ports);
-        }
         frame.trim_front(PREFIX);
         let octets = frame.len();
         let Some(head) = gtpu::encapsulate(frame.headroom(), bearer.cu.teid, octets, None) else {
@@ -63,11 +65,17 @@ impl UserPlane {
         Verdict::Send(bearer.cu.interface)
     }
 
-    /// Handles a segment of an SDU.
+    /// Handles a PDU that is a segment, or that does not lie in a frame.
     #[cold]
-    fn segment(&mut self, header: &Header, pdu: &[u8], now_ns: u64, ports: &mut Ports) -> Verdict {
+    pub(crate) fn deliver_uplink(
+        &mut self,
+        header: &Header,
+        pdu: &[u8],
+        now_ns: u64,
+        ports: &mut Ports,
+    ) -> Verdict {
         let Some(bearer) = self.tables.bearer_of(header.c_rnti, header.lcid) else {
-            return Verdict::Drop(DropReason::UnknownBearer);
+            return self.signalling_bearer(header, pdu);
         };
         let received = bearer.rx.receive(pdu, now_ns);
         if !bearer.reassembly_timed
@@ -76,24 +84,25 @@ impl UserPlane {
             bearer.reassembly_timed = true;
             self.timers.set(due_ns, Task::Reassembly(bearer.teid));
         }
-        match received {
-            Ok(Received::Sdu(sdu)) => {
-                let Ok(packet) = gtpu::build_gpdu(bearer.cu.teid, None, &sdu) else {
-                    return Verdict::Drop(DropReason::TooBig);
-                };
-                if !self.exits.push(bearer.cu.interface, &packet, bearer.cu.address, &self.stats, ports) {
-                    return Verdict::Drop(DropReason::TooBig);
-                }
-                bearer.stats.uplink.count(sdu.len());
-                self.stats.uplink.count(sdu.len());
-                Verdict::Taken
-            }
-            Ok(_) => Verdict::Taken,
+        let sdu = match &received {
+            Ok(Received::Whole) => &pdu[1..],
+            Ok(Received::Sdu(sdu)) => sdu,
+            Ok(Received::Kept) => return Verdict::Taken,
             Err(_) => {
                 bearer.stats.dropped.add(1);
-                Verdict::Drop(DropReason::RlcDiscarded)
+                return Verdict::Drop(DropReason::RlcDiscarded);
             }
+        };
+        let cu = bearer.cu;
+        let Ok(packet) = gtpu::build_gpdu(cu.teid, None, sdu) else {
+            return Verdict::Drop(DropReason::TooBig);
+        };
+        if !self.exits.push(cu.interface, &packet, cu.address, &self.stats, ports) {
+            return Verdict::Drop(DropReason::TooBig);
         }
+        bearer.stats.uplink.count(sdu.len());
+        self.stats.uplink.count(sdu.len());
+        Verdict::Taken
     }
 
     /// t-Reassembly of a bearer may have expired.

@@ -3,6 +3,7 @@
 
 mod faults;
 mod kernel;
+mod radio;
 mod straight;
 mod support;
 mod uplink;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use du::{Added, BearerSetup, Events, Interface, Place, Role, Settings, Tunnel, UserPlane};
+use du::{Added, BearerSetup, Events, Interface, Place, Radio, Role, Settings, Tunnel, UserPlane};
 use l2::uu::Header;
 use packet::gtpu;
 use packet::nr_u::{self, DeliveryStatus, Message};
@@ -44,6 +44,9 @@ pub fn settings() -> Settings {
             interface("f1u", Role::F1u, "192.0.2.2:2152"),
             interface("uu", Role::Uu, "198.51.100.1:38321"),
         ],
+        downlink: Radio::UNLIMITED,
+        uplink: Radio::UNLIMITED,
+        seed: 1,
     }
 }
 

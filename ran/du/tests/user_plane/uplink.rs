@@ -79,11 +79,11 @@ fn a_ue_gets_a_c_rnti_and_sends_rrc() {
     let rrc = Event::Rrc { c_rnti: 0x4601, lcid: 0, sdu: b"RRCSetupRequest".to_vec() };
     assert_eq!(world.events.next(SOON), Some(rrc));
     assert_eq!(world.events.next(SOON), Some(Event::ReleasedByUe { c_rnti: 0x4602 }));
-    world.du.send_rrc(0x4601, 0, b"RRCSetup", &mut world.ports).unwrap();
+    world.du.send_rrc(0x4601, 0, b"RRCSetup".to_vec(), world.now_ns).unwrap();
     world.step();
     let got = world.datagrams();
     assert_eq!(got, [(Header::downlink(CELL, 0x4601, 0), b"RRCSetup".to_vec(), place.address)]);
-    assert_eq!(world.du.send_rrc(0x4602, 0, b"x", &mut world.ports), Err(du::Refused::UnknownUe));
+    assert_eq!(world.du.send_rrc(0x4602, 0, vec![1], world.now_ns), Err(du::Refused::UnknownUe));
     let release = Header { kind: Kind::Release, c_rnti: 0x4601, lcid: 0, cell: CELL }.octets();
     world.uu.inject(&release, place.address);
     world.step();
@@ -103,5 +103,5 @@ fn a_flood_of_preambles_is_limited() {
     assert!((500..1_000).contains(&given), "{given}");
     assert_eq!(world.dropped(DropReason::ControlOverflow), 100_000 - given);
     world.pass(2_100 * MS);
-    assert_eq!(world.du.send_rrc(0x4601, 0, b"x", &mut world.ports), Err(du::Refused::UnknownUe));
+    assert_eq!(world.du.send_rrc(0x4601, 0, vec![1], world.now_ns), Err(du::Refused::UnknownUe));
 }

@@ -191,6 +191,22 @@ impl<T> Tx<T> {
         Some(Pulled { octets: out.len() - before, finished })
     }
 
+    /// Discards the SDUs for whose mark `which` says so, and of which nothing has been sent (§5.4). Returns how many.
+    pub fn discard(&mut self, mut which: impl FnMut(&T) -> bool) -> usize {
+        let before = self.queue.len();
+        let (mut position, sent, backlog) = (0, self.sent, &mut self.backlog);
+        self.queue.retain(|(sdu, mark)| {
+            let begun = position == 0 && sent > 0;
+            position += 1;
+            let discard = !begun && which(mark);
+            if discard {
+                *backlog -= sdu.len();
+            }
+            !discard
+        });
+        before - self.queue.len()
+    }
+
     /// Octets of SDUs that wait.
     pub fn backlog(&self) -> usize {
         self.backlog
