@@ -15,8 +15,10 @@ use std::time::{Duration, SystemTime};
 use net::capability::{self, Capability};
 use nf::TrustError;
 use nf::certificate::{self, CertificateFiles};
+use pktio::interface::Configured;
 use sbi::model::common::DateTime;
 use serde::Serialize;
+use upf::interface::InterfaceConfig;
 
 use crate::config::semantic::{self, Endpoint};
 use crate::config::{self, yaml};
@@ -85,10 +87,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                     let file = args.config.config.display();
                     findings.push(Finding::ok("configuration", format!("{file} is sound")));
                     findings.push(reached_by_ues(&config.upf));
-                    findings.extend(workers::workers(&config.upf));
+                    let upf: Vec<Configured> =
+                        config.upf.interfaces.iter().map(InterfaceConfig::configured).collect();
+                    findings.extend(workers::workers("upf", &config.upf.workers, &upf));
                     findings.extend(configured(&node));
-                    findings.extend(af_xdp::devices(&config.upf, &local_addresses()));
-                    findings.extend(memif::memifs(&config.upf));
+                    findings.extend(af_xdp::devices(&upf, &local_addresses()));
+                    findings.extend(memif::memifs(&upf));
                     findings.push(access_tokens(&config.sbi));
                     findings.push(certificates(&config));
                 }

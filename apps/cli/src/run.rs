@@ -131,7 +131,7 @@ fn open_files() -> anyhow::Result<()> {
 fn needed_capabilities(config: &Config, names: &[&str], capture: bool) -> Vec<Capability> {
     let runs = |name: &str| names.contains(&name);
     let upf = &config.upf;
-    let backends = || upf.interfaces.iter().map(|interface| interface.backend);
+    let backends = || upf.interfaces.iter().map(|interface| interface.link.backend);
     let uses = |backend| runs("upf") && backends().any(|used| used == backend);
     let raw_sctp = runs("amf") && matches!(config.amf.sctp, SctpMode::Auto | SctpMode::Raw);
     // The SMF receives bursts of PFCP responses: the buffer of its socket may have to exceed the
@@ -156,8 +156,8 @@ fn needed_capabilities(config: &Config, names: &[&str], capture: bool) -> Vec<Ca
 /// The socket of a memif, or its folder, to which only another user may write. A server makes its socket; a client
 /// connects to that of another program.
 fn socket_of_another(upf: &upf::Config) -> Option<PathBuf> {
-    let memifs = upf.interfaces.iter().filter(|interface| interface.backend == Backend::Memif);
-    let mut memifs = memifs.filter_map(|interface| interface.memif(1).ok());
+    let memifs = upf.interfaces.iter().filter(|interface| interface.link.backend == Backend::Memif);
+    let mut memifs = memifs.filter_map(|interface| interface.link.memif(1).ok());
     memifs.find_map(|memif| match memif.role {
         Role::Server => folder_of_another(&memif.socket),
         Role::Client => memif.socket.metadata().is_ok_and(|found| of_another(&found)).then_some(memif.socket),
@@ -199,7 +199,7 @@ fn capture(folder: &Path, config: &Config) -> anyhow::Result<pktio::capture::Cap
     std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let interfaces = upf::interfaces::Interfaces::of(&config.upf);
     let networks = interfaces.iter().filter(|interface| interface.dnn.is_some());
-    let devices: Vec<&str> = networks.map(|network| network.config.device()).collect();
+    let devices: Vec<&str> = networks.map(|network| network.config.link.device()).collect();
     let mut ports: Vec<u16> = sbi_ports(config).iter().map(|(_, port)| *port).collect();
     ports.sort_unstable();
     ports.dedup();

@@ -5,6 +5,7 @@
 //! - [`udp::UdpPort`]: a UDP socket (GTP-U) with `recvmmsg`/`sendmmsg`;
 //! - [`tun::TunPort`]: IP packets of a TUN device (N6, a UE's interface);
 //! - [`stack`]: the same two on frames of AF_XDP ([`af_xdp`]) or DPDK;
+//! - [`interface`] opens all of them as a configuration says;
 //! - [`memory`]: queues for tests; sources and sinks for measuring a pipeline alone.
 //!
 //! The kernel's super-packets never enter a vector: [`offload`] cuts them into frames with whole checksums, and joins
@@ -27,6 +28,7 @@ pub mod crossing;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod frame;
+pub mod interface;
 pub mod memif;
 pub mod memory;
 mod name;

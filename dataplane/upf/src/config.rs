@@ -7,15 +7,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use classifier::Backend;
 use net::link::Cidr;
-use pktio::memif::Role as MemifRole;
+use pktio::interface::config::texts;
+use pktio::interface::{Backend as Access, Configured, DpdkConfig, WorkersConfig};
 use serde::{Deserialize, Serialize};
 use types::Dnn;
 
 pub use smf::{BadSmf, Smf};
 
-use crate::interface::{
-    self, Backend as Access, DpdkConfig, InterfaceConfig, MOST_ON_AF_XDP, Role, broadcasts,
-};
+use crate::interface::{InterfaceConfig, Role, broadcasts};
 use crate::interfaces::{Interface, Interfaces, MAX_INTERFACES};
 use crate::plan::Kind;
 use crate::tables::Receiver;
@@ -54,7 +53,7 @@ pub struct Config {
     pub dnn: Vec<DnnConfig>,
     /// Networks of the core beyond this machine, with gNBs and other NFs, which UEs must not reach. The
     /// machine's own addresses are always closed and need not be listed.
-    #[serde(default, with = "interface::texts")]
+    #[serde(default, with = "texts")]
     pub closed: Vec<Cidr>,
     /// Sockets of the core that the rest of the configuration file names; UEs must not reach their addresses
     /// either.
@@ -80,76 +79,6 @@ pub struct Config {
 
 fn default_restoration_s() -> u32 {
     30
-}
-
-/// The threads that forward packets.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct WorkersConfig {
-    /// Number of workers. Each serves all interfaces and processes the packets that it owns ([`pktio::owner`]). Interfaces of
-    /// other backends than the kernel's need so many queues. By default there is a worker for each direction with the
-    /// kernel's ports, one for each queue with AF_XDP, and one with DPDK and memif.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub count: Option<u32>,
-    /// The core of each worker; by default the system chooses.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub cores: Vec<usize>,
-    /// Most microseconds for which a worker polls silent interfaces before it sleeps; it polls shorter while
-    /// that catches no packets. Waking up delays a packet by about ten microseconds, polling takes processor
-    /// time: with 0 a worker sleeps at once, with a million it never sleeps while there is any traffic, for
-    /// workers with a core of their own.
-    #[serde(default = "default_poll_us")]
-    pub poll_us: u64,
-}
-
-impl Default for WorkersConfig {
-    fn default() -> WorkersConfig {
-        WorkersConfig { count: None, cores: Vec::new(), poll_us: default_poll_us() }
-    }
-}
-
-/// Most workers: the queues that a TUN device can have.
-const MAX_WORKERS: u32 = 256;
-
-impl WorkersConfig {
-    /// What is wrong with this section itself.
-    fn check(&self) -> Result<(), String> {
-        if let Some(count) = self.count
-            && !(1..=MAX_WORKERS).contains(&count)
-        {
-            return Err(format!("count must be between 1 and {MAX_WORKERS}, not {count}"));
-        }
-        if let Some(count) = self.count
-            && !self.cores.is_empty()
-            && self.cores.len() != count as usize
-        {
-            return Err(format!("{count} workers need {count} cores, not {}", self.cores.len()));
-        }
-        let twice = self.cores.iter().enumerate().find(|(at, core)| self.cores[..*at].contains(core));
-        twice.map_or(Ok(()), |(_, core)| Err(format!("core {core} appears twice; give each worker its own")))
-    }
-
-    /// Checks whether this process may use the cores of the list.
-    ///
-    /// # Errors
-    /// A sentence for the operator.
-    pub fn check_cores(&self) -> Result<(), String> {
-        if self.cores.is_empty() {
-            return Ok(());
-        }
-        let usable = pktio::poll::cores().map_err(|error| format!("cannot list the cores: {error}"))?;
-        match self.cores.iter().find(|core| !usable.contains(core)) {
-            Some(core) => Err(format!(
-                "core {core} does not exist, or this process may not use it; it may use {usable:?}: change the list, or \
-                 the affinity (taskset, systemd's CPUAffinity=, the container's cpuset)"
-            )),
-            None => Ok(()),
-        }
-    }
-}
-
-fn default_poll_us() -> u64 {
-    100
 }
 
 /// One data network: its interfaces and the UE addresses behind it.
@@ -467,19 +396,13 @@ impl Config {
         if !interfaces.tunnels().any(|interface| interface.role() != Role::N4u) {
             return Err(ConfigError::NoTunnels);
         }
-        if let Some(2..) = self.workers.count {
-            // How many rings a memif has is up to its peer, each time that it connects.
-            let single = |own: &&Interface| {
-                let device = own.config.device();
-                own.config.backend == Access::Memif
-                    || own.config.backend == Access::Dpdk && device.starts_with("net_memif")
-            };
-            if let Some(own) = interfaces.iter().find(single) {
-                let name = own.name();
-                let reason = format!("count must be 1 with {name}, as a memif has one pair of rings");
-                return Err(ConfigError::Workers(reason));
-            }
+        if let Some(2..) = self.workers.count
+            && let Some(own) = interfaces.iter().find(|own| own.config.link.has_one_queue())
+        {
+            let reason = format!("count must be 1 with {}, as a memif has one pair of rings", own.name());
+            return Err(ConfigError::Workers(reason));
         }
+        let configured: Vec<Configured> = interfaces.iter().map(|own| own.config.configured()).collect();
         for (i, interface) in interfaces.iter().enumerate() {
             let refuse = |reason| ConfigError::Interface { place: interface.place.clone(), reason };
             interface.config.check().map_err(refuse)?;
@@ -488,14 +411,7 @@ impl Config {
                 return Err(refuse(format!("no data network has it: add `interfaces: [{name}]` to one")));
             }
             interfaces[..i].iter().try_for_each(|other| self.check_pair(other, interface))?;
-            let device = |of: &Interface| (of.config.backend, of.config.device().to_owned());
-            let before = interfaces[..i].iter().filter(|other| device(other) == device(interface)).count();
-            if interface.config.backend == Access::AfXdp && before >= MOST_ON_AF_XDP {
-                let device = interface.config.device();
-                return Err(refuse(format!(
-                    "{device} has {MOST_ON_AF_XDP} interfaces already, the most that af_xdp serves on a device"
-                )));
-            }
+            configured[i].check_beside(&configured[..i]).map_err(refuse)?;
         }
         Ok(())
     }
@@ -507,7 +423,7 @@ impl Config {
             return Err(ConfigError::InterfaceTwice(a.name.clone()));
         }
         // F-TEIDs have no port, so it cannot tell two interfaces apart.
-        if a.gtpu.is_some() && one.local().ip() == other.local().ip() && b.gtpu.is_some() {
+        if a.link.gtpu.is_some() && one.local().ip() == other.local().ip() && b.link.gtpu.is_some() {
             return Err(ConfigError::InterfaceTwice(one.local().ip().to_string()));
         }
         let refuse = |reason| ConfigError::Interface { place: other.place.clone(), reason };
@@ -520,13 +436,12 @@ impl Config {
                 a.name, a.role
             )));
         }
-        if a.device_name().is_empty() || a.device_name() != b.device_name() {
-            return check_sockets(a, b).map_err(refuse);
-        }
-        if a.backend == Access::Kernel || b.backend == Access::Kernel {
+        let (a, b) = (&a.link, &b.link);
+        let same = !a.device_name().is_empty() && a.device_name() == b.device_name();
+        if same && (a.backend == Access::Kernel || b.backend == Access::Kernel) {
             return Err(ConfigError::InterfaceTwice(a.device_name().to_owned()));
         }
-        check_shared(a, b).map_err(refuse)
+        Ok(())
     }
 
     /// Checks the names of a data network's interfaces, and whether what it needs is there.
@@ -555,13 +470,16 @@ impl Config {
             if users.count() > 1 {
                 return refuse("interfaces", format!("`{name}` is listed twice; it has one data network"));
             }
-            if interface.backend != Access::Kernel && dnn.nat {
+            if interface.link.backend != Access::Kernel && dnn.nat {
                 let place = format!("upf.dnn {}: nat", dnn.name);
-                let reason =
-                    format!("it is for the backend kernel; interface `{name}` has {}", interface.backend);
+                let reason = format!(
+                    "it is for the backend kernel; interface `{name}` has {}",
+                    interface.link.backend
+                );
                 return Err(ConfigError::Interface { place, reason });
             }
-            if dnn.kind == Kind::Ethernet && (interface.backend != Access::Kernel || dnn.interfaces.len() > 1)
+            if dnn.kind == Kind::Ethernet
+                && (interface.link.backend != Access::Kernel || dnn.interfaces.len() > 1)
             {
                 return refuse(
                     "interfaces",
@@ -571,48 +489,6 @@ impl Config {
         }
         Ok(())
     }
-}
-
-/// Checks that one device can serve both interfaces: its frames are told apart by VLAN, or by address.
-fn check_shared(a: &InterfaceConfig, b: &InterfaceConfig) -> Result<(), String> {
-    let shared = format!("{} is the device of {} too", a.device_name(), a.name);
-    if a.backend != b.backend {
-        return Err(format!("{shared}, with the backend {}: give both the same one", a.backend));
-    }
-    if (a.device(), a.queues, a.busy_poll) != (b.device(), b.queues, b.busy_poll) {
-        return Err(format!("{shared}: give both the same arguments, queues and busy_poll"));
-    }
-    if a.tags() != b.tags() {
-        return Ok(());
-    }
-    if !a.role.has_tunnels() && !b.role.has_tunnels() {
-        return Err(format!(
-            "{shared}: frames to two data networks can only be told apart by `vlan`: give each its own"
-        ));
-    }
-    let addresses = |of: &InterfaceConfig| -> Vec<IpAddr> {
-        of.addresses.iter().map(Cidr::address).chain(of.gtpu.map(|gtpu| gtpu.ip())).collect()
-    };
-    let others = addresses(a);
-    match addresses(b).into_iter().find(|own| others.contains(own)) {
-        Some(own) => Err(format!("{shared} and has {own} too: give each its own address, or vlan")),
-        None => Ok(()),
-    }
-}
-
-/// Checks that two memifs do not meet at one socket: a server there has one interface. Clients may share a socket by
-/// different numbers, as other servers have several interfaces.
-fn check_sockets(a: &InterfaceConfig, b: &InterfaceConfig) -> Result<(), String> {
-    if a.backend != Access::Memif || b.backend != Access::Memif {
-        return Ok(());
-    }
-    let (Ok(one), Ok(other)) = (a.memif(1), b.memif(1)) else { return Ok(()) };
-    let clients = [one.role, other.role] == [MemifRole::Client; 2];
-    if one.socket != other.socket || (clients && one.id != other.id) {
-        return Ok(());
-    }
-    let hint = if clients { "another id" } else { "a socket of its own" };
-    Err(format!("{} is the socket of {} already: give it {hint}", one.socket.display(), a.name))
 }
 
 impl Config {
@@ -677,8 +553,9 @@ impl Config {
         let interfaces = Interfaces::of(self);
         let gtpu: Vec<Cidr> = interfaces.gtpu_addresses().map(|own| Cidr::host(own.ip())).collect();
         // Those that the kernel does not know.
-        let configured =
-            || self.interfaces.iter().filter(|own| own.role.has_tunnels()).flat_map(|own| &own.addresses);
+        let configured = || {
+            self.interfaces.iter().filter(|own| own.role.has_tunnels()).flat_map(|own| &own.link.addresses)
+        };
         let others = addresses.iter().filter(|other| !other.address().is_loopback());
         let local = gtpu.into_iter().chain(configured().copied()).chain(others.copied());
         let local = local.map(|own| (own.address(), Receiver::Local));
@@ -695,7 +572,7 @@ impl Config {
 
     /// Addresses of the UPF that the kernel does not know.
     pub(crate) fn own_addresses(&self) -> impl Iterator<Item = IpAddr> {
-        self.interfaces.iter().flat_map(|interface| &interface.addresses).map(Cidr::address)
+        self.interfaces.iter().flat_map(|interface| &interface.link.addresses).map(Cidr::address)
     }
 }
 

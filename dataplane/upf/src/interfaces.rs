@@ -41,7 +41,7 @@ impl Interface {
 
     /// Address and port of its GTP-U. An interface without tunnels has the unspecified address.
     pub fn local(&self) -> SocketAddr {
-        self.config.gtpu.unwrap_or(SocketAddr::from(([0; 4], 0)))
+        self.config.link.gtpu.unwrap_or(SocketAddr::from(([0; 4], 0)))
     }
 
     /// The name of its network instance: that of the section, else that of the data network.
@@ -102,17 +102,16 @@ impl Interfaces {
             list.push(Interface { config, place, dnn: dnn.map(|dnn| Arc::new(dnn.clone())), instance: 0 });
         };
         if config.gtpu.is_some() {
-            let n3 = InterfaceConfig { gtpu: config.gtpu, ..InterfaceConfig::kernel("n3", Role::N3) };
+            let mut n3 = InterfaceConfig::kernel("n3", Role::N3);
+            n3.link.gtpu = config.gtpu;
             add(n3, "upf.gtpu".to_owned(), None);
         }
         for dnn in &config.dnn {
             for (key, device) in [("tun", &dnn.tun), ("tap", &dnn.tap)] {
                 if !device.is_empty() {
                     let name = dnn.name.to_string();
-                    let n6 = InterfaceConfig {
-                        device: Some(device.clone()),
-                        ..InterfaceConfig::kernel(&name, Role::N6)
-                    };
+                    let mut n6 = InterfaceConfig::kernel(&name, Role::N6);
+                    n6.link.device = Some(device.clone());
                     add(n6, format!("upf.dnn {name}: {key}"), Some(dnn));
                 }
             }
@@ -160,7 +159,7 @@ impl Interfaces {
 
     /// The GTP-U addresses of the UPF.
     pub fn gtpu_addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        self.iter().filter_map(|interface| interface.config.gtpu)
+        self.iter().filter_map(|interface| interface.config.link.gtpu)
     }
 
     /// The interface for tunnels of one of `roles`; the first role that has an interface counts. `fits` says whether the
@@ -306,7 +305,9 @@ mod tests {
         );
         let seen: Vec<_> = short
             .iter()
-            .map(|own| (own.name(), own.role(), own.config.device(), own.network_instance(), own.instance))
+            .map(|own| {
+                (own.name(), own.role(), own.config.link.device(), own.network_instance(), own.instance)
+            })
             .collect();
         let internet = Some("internet".to_owned());
         assert_eq!(

@@ -53,7 +53,8 @@ use pipeline::guard::Guard;
 use pipeline::links::Links;
 use pktio::capture::Taps;
 use pktio::crossing;
-use ports::{PortError, WorkerPorts};
+use pktio::interface::WorkerPorts;
+use ports::PortError;
 use stats::WorkerStats;
 use tables::Tables;
 use upkeep::Addresses;
@@ -151,7 +152,7 @@ pub async fn start_captured(config: Config, taps: Option<Taps>) -> Result<Upf, S
         return Err(StartError::NoAddresses(AddressLimit(rcu::address_limit())));
     }
     let interfaces = Arc::clone(tables.interfaces());
-    let opened = ports::open(&config, &interfaces, taps.as_ref()).await?;
+    let (opened, networks) = ports::open(&config, &interfaces, taps.as_ref()).await?;
     let guard = Arc::new(Guard::new(&config, []));
     // After the N6 devices, because their addresses are among those listed.
     let addresses = Addresses::new(Arc::clone(&config), Arc::clone(&guard), Arc::clone(&tables))
@@ -205,10 +206,10 @@ pub async fn start_captured(config: Config, taps: Option<Taps>) -> Result<Upf, S
     let (stop, stopped) = watch::channel(false);
     let wiring = Wiring { socket, signalling: opened.signalling, tables, events, queries, stop: stopped };
     let n4 = tokio::spawn(n4::serve(Arc::clone(&config), wiring));
-    let devices = Devices::new(Arc::clone(&interfaces), &opened.networks);
+    let devices = Devices::new(Arc::clone(&interfaces), &networks);
     let keeper = tokio::spawn(upkeep::run(addresses, devices, stop.subscribe()));
     let handle = Handle { stats, queries: query_sender, config, interfaces };
-    Ok(Upf { handle, stop, n4: Some(n4), workers, networks: opened.networks, keeper })
+    Ok(Upf { handle, stop, n4: Some(n4), workers, networks, keeper })
 }
 
 impl Upf {
@@ -293,9 +294,9 @@ fn interface(interface: &interfaces::Interface) -> Value {
         "name": interface.name(),
         "role": interface.role().name(),
         "network_instance": interface.network_instance(),
-        "gtpu": interface.config.gtpu.map(|gtpu| gtpu.to_string()),
-        "backend": interface.config.backend.to_string(),
-        "device": Some(interface.config.device_name()).filter(|device| !device.is_empty()),
+        "gtpu": interface.config.link.gtpu.map(|gtpu| gtpu.to_string()),
+        "backend": interface.config.link.backend.to_string(),
+        "device": Some(interface.config.link.device_name()).filter(|device| !device.is_empty()),
     })
 }
 

@@ -111,7 +111,7 @@ impl Devices {
     pub async fn repair(&mut self) {
         for (tun, good) in &mut self.devices {
             let mut networks =
-                self.interfaces.iter().filter(|interface| interface.config.device() == tun.name());
+                self.interfaces.iter().filter(|interface| interface.config.link.device() == tun.name());
             let Some(dnn) = networks.find_map(|interface| interface.dnn.as_deref()) else { continue };
             let Some(fault) = fault(tun, dnn) else {
                 *good = true;

@@ -141,8 +141,8 @@ fn packets_that_an_af_xdp_interface_refuses_count_once() {
 fn packets_pass_af_xdp_without_a_copy() {
     let n6_on_tun = |config: &mut Config| {
         af_xdp(config);
-        let n6 =
-            InterfaceConfig { device: Some("gw0".to_owned()), ..InterfaceConfig::kernel("n6", Role::N6) };
+        let mut n6 = InterfaceConfig::kernel("n6", Role::N6);
+        n6.link.device = Some("gw0".to_owned());
         config.interfaces[1] = n6;
     };
     for configure in [af_xdp as fn(&mut Config), n6_on_tun] {

@@ -282,9 +282,9 @@ fn three_workers_share_the_queues_of_af_xdp() {
     // The same addresses without the kernel.
     for (interface, network) in config.interfaces.iter_mut().zip([200, 201]) {
         let addresses = [format!("10.{network}.0.1/24"), format!("fd00:{network}::1/64")];
-        interface.addresses = addresses.map(|address| cidr(&address)).to_vec();
+        interface.link.addresses = addresses.map(|address| cidr(&address)).to_vec();
         // The other side asks for them again, from which the UPF learns who it is.
-        let (device, far) = (interface.device(), if network == 200 { &lab.ran } else { &lab.dn });
+        let (device, far) = (interface.link.device(), if network == 200 { &lab.ran } else { &lab.dn });
         for (namespace, what) in [(&lab.core, "address"), (far, "neighbour")] {
             let command = || Command::new("ip").args([what, "flush", "dev", device]).status().unwrap();
             assert!(namespace.enter(command).unwrap().success());
@@ -307,7 +307,7 @@ fn three_workers_have_queues_of_af_xdp_and_of_a_tun_device() {
     let mut config = config("");
     config.gtpu = Some(upf_address());
     bypass(&mut config, Backend::AfXdp, ["n3", "gw0"]);
-    config.interfaces[1].backend = Backend::Kernel;
+    config.interfaces[1].link.backend = Backend::Kernel;
     let downlink = Downlink { lengths: [80, 1272, 1271, 80], addresses_change: true };
     let stats = exchange(&lab, config, downlink, &["link_local"]);
     let sent = &stats["interfaces"]["n3"]["sent"];
@@ -337,7 +337,7 @@ fn three_workers_share_the_queues_of_dpdk() {
     config.dpdk = serde_json::from_str(r#"{"huge_pages": false, "memory_mb": 512}"#).unwrap();
     for (interface, network) in config.interfaces.iter_mut().zip([200, 201]) {
         let addresses = [format!("10.{network}.0.1/24"), format!("fd00:{network}::1/64")];
-        interface.addresses = addresses.map(|address| cidr(&address)).to_vec();
+        interface.link.addresses = addresses.map(|address| cidr(&address)).to_vec();
     }
     // The kernels of the other side say hello to their neighbours, and send multicast.
     exchange(&lab, config.clone(), FLOWS, &["link_local", "n3_not_served"]);

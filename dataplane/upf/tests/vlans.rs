@@ -20,8 +20,8 @@ use net::netns::NetNs;
 use packet::ethernet;
 use packet::gtpu::{self, PduSession, Signalling};
 use pktio::af_xdp::device::Device;
+use pktio::interface::config::MOST_ON_AF_XDP;
 use support::*;
-use upf::interface::MOST_ON_AF_XDP;
 use wire::*;
 
 /// Sizes of users' packets, up to the MTU of the data network.
@@ -110,7 +110,7 @@ impl Net {
     fn site(&self, config: &upf::Config) -> Site {
         let wire = Wire::open(&self.far, "far0");
         let mac = self.core.enter(|| Device::find("up0").unwrap().mac).unwrap();
-        let [n3, n6] = [0, 1].map(|at| config.interfaces[at].tags());
+        let [n3, n6] = [0, 1].map(|at| config.interfaces[at].link.tags());
         let gnbs = GNBS.iter().map(|host| Host::new(ACCESS, *host, n3, mac));
         let network = [SERVER, ROUTER].map(|host| Host::new(CORE, host, n6, mac));
         Site { wire, hosts: gnbs.chain(network).collect() }
@@ -270,7 +270,7 @@ fn serve(case: &Case) {
 
 /// Questions in another VLAN, or for the kernel's address, and packets to addresses of nobody are not the UPF's.
 fn the_kernel_has_the_rest(site: &Site, config: &upf::Config) {
-    let [n3, n6] = [0, 1].map(|at| config.interfaces[at].tags());
+    let [n3, n6] = [0, 1].map(|at| config.interfaces[at].link.tags());
     let (gnb, server) = (&site.hosts[0], &site.hosts[GNBS.len()]);
     let mut others =
         vec![vec![0x81, 0, 1, 44], vec![0x88, 0xA8, 0, 100], vec![0x81, 0, 0, 100, 0x81, 0, 0, 201]];
@@ -455,7 +455,8 @@ fn many_interfaces_share_a_device() {
     let running = Running::start(&net.core, &config);
     let wire = Wire::open(&net.far, "far0");
     let mac = net.core.enter(|| Device::find("up0").unwrap().mac).unwrap();
-    let hosts = config.interfaces.iter().zip(0..).map(|(own, number)| Host::new(number, 2, own.tags(), mac));
+    let hosts =
+        config.interfaces.iter().zip(0..).map(|(own, number)| Host::new(number, 2, own.link.tags(), mac));
     let site = Site { wire, hosts: hosts.collect() };
     for host in &site.hosts {
         let [upf, own] = [host.upf(false), host.address(false)];

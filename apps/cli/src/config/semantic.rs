@@ -109,7 +109,7 @@ fn apart(config: &Config, one: &str, other: &str) -> bool {
         let all = interfaces.iter();
         all.filter(move |own| own.dnn.as_ref().is_some_and(|dnn| dnn.name.to_string() == name))
     };
-    let by_kernel = |name| of(name).any(|own| own.config.backend == Backend::Kernel);
+    let by_kernel = |name| of(name).any(|own| own.config.link.backend == Backend::Kernel);
     let shared = of(one).any(|own| of(other).any(|theirs| own.instance == theirs.instance));
     !shared && (!by_kernel(one) || !by_kernel(other))
 }

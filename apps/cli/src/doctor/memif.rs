@@ -3,19 +3,19 @@
 use std::path::Path;
 
 use net::capability::Capability;
+use pktio::interface::{Backend, Configured};
 use pktio::memif::{Role, Settings};
-use upf::interface::Backend;
 
 use super::Finding;
 use crate::run::{folder_of_another, of_another};
 
 const CHECK: &str = "memif";
 
-/// A finding for each memif of the user plane.
-pub fn memifs(upf: &upf::Config) -> Vec<Finding> {
+/// A finding for each memif of a node.
+pub fn memifs(interfaces: &[Configured<'_>]) -> Vec<Finding> {
     let listening = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let memifs = upf.interfaces.iter().filter(|interface| interface.backend == Backend::Memif);
-    let memifs = memifs.filter_map(|interface| Some((&interface.name, interface.memif(1).ok()?)));
+    let memifs = interfaces.iter().filter(|interface| interface.link.backend == Backend::Memif);
+    let memifs = memifs.filter_map(|interface| Some((interface.name, interface.link.memif(1).ok()?)));
     memifs.map(|(name, settings)| check(name, settings, &listening, Capability::DacOverride.held())).collect()
 }
 

@@ -102,17 +102,17 @@ fn find(interface: &Interface) -> Link {
     let config = &interface.config;
     let Some(dnn) = &interface.dnn else {
         let address = interface.local().ip();
-        let mtu = match config.backend {
-            Backend::Dpdk | Backend::Memif => config.link_mtu().into(),
+        let mtu = match config.link.backend {
+            Backend::Dpdk | Backend::Memif => config.link.link_mtu().into(),
             Backend::AfXdp => of_af_xdp(interface),
             Backend::Kernel => known(net::link::mtu_at(address), interface.name()),
         };
         return Link::of_tunnels(mtu, address);
     };
-    let mtu = match config.backend {
+    let mtu = match config.link.backend {
         Backend::Kernel => u32::MAX,
         Backend::AfXdp => of_af_xdp(interface) as u32,
-        Backend::Dpdk | Backend::Memif => config.link_mtu().into(),
+        Backend::Dpdk | Backend::Memif => config.link.link_mtu().into(),
     };
     let (v4, v6) = (dnn.gateway_v4().map(|own| own.address()), dnn.gateway_v6().map(|own| own.address()));
     let router = Router {
@@ -124,7 +124,7 @@ fn find(interface: &Interface) -> Link {
 
 fn of_af_xdp(interface: &Interface) -> usize {
     let config = &interface.config;
-    let mtu = Device::find(config.device()).and_then(|device| config.mtu_on(&device));
+    let mtu = Device::find(config.link.device()).and_then(|device| config.link.mtu_on(&device));
     known(mtu.map(|mtu| u32::try_from(mtu).ok()), interface.name())
 }
 

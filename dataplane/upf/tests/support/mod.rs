@@ -7,6 +7,7 @@ use packet::transport::build_udp;
 use packet::{ipv4, ipv6, protocol};
 use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::*;
+use pktio::interface::LinkConfig;
 use upf::Config;
 use upf::interface::{Backend, InterfaceConfig, Role};
 use upf::plan::Peer;
@@ -41,8 +42,14 @@ pub fn bypass(config: &mut Config, backend: Backend, devices: [&str; 2]) {
     let [n3, n6] = devices.map(|device| Some(device.to_owned()));
     let gtpu = config.gtpu.take();
     config.interfaces = vec![
-        InterfaceConfig { gtpu, backend, device: n3, ..InterfaceConfig::kernel("n3", Role::N3) },
-        InterfaceConfig { backend, device: n6, ..InterfaceConfig::kernel("n6", Role::N6) },
+        InterfaceConfig {
+            link: LinkConfig { gtpu, backend, device: n3, ..LinkConfig::default() },
+            ..InterfaceConfig::kernel("n3", Role::N3)
+        },
+        InterfaceConfig {
+            link: LinkConfig { backend, device: n6, ..LinkConfig::default() },
+            ..InterfaceConfig::kernel("n6", Role::N6)
+        },
     ];
     config.dnn[0].tun = String::new();
     config.dnn[0].interfaces = vec!["n6".to_owned()];

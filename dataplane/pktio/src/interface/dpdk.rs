@@ -1,34 +1,32 @@
-//! Interfaces with the backend `dpdk`: devices that only the UPF uses, without the kernel ([`Own`]).
+//! Interfaces with the backend `dpdk`: devices that no other program uses, without the kernel ([`Own`]).
 
-use pktio::capture::Taps;
-use pktio::dpdk::eal::{self, HugePages};
-use pktio::dpdk::{DpdkPort, Settings};
+use std::sync::Arc;
 
-use super::PortError;
 use super::own::{self, Own};
-use crate::config::Config;
-use crate::interface::{Backend, DpdkConfig, InterfaceConfig};
-use crate::interfaces::{Interface, Interfaces};
+use super::{Backend, DpdkConfig, Interface, LinkConfig, OpenError, Setup};
+use crate::dpdk::eal::{self, HugePages};
+use crate::dpdk::{DpdkPort, Settings};
 
 /// Buffers of a zero-copy memif, which loses up to 2,048 of them each time that its peer goes away (see
-/// `pktio::dpdk::port`): enough for six times.
+/// `crate::dpdk::port`): enough for six times.
 const BUFFERS_TO_LOSE: u32 = 16_383;
 
 /// Starts DPDK if an interface needs it.
-pub fn start(config: &Config, interfaces: &Interfaces) -> Result<(), PortError> {
+pub fn start(setup: &Setup<'_>, interfaces: &[Arc<Interface>]) -> Result<(), OpenError> {
     let devices = || {
-        let configs = interfaces.iter().map(|interface| &interface.config);
-        configs.filter(|interface| interface.backend == Backend::Dpdk).map(InterfaceConfig::device)
+        let links = interfaces.iter().map(|interface| &interface.link);
+        links.filter(|link| link.backend == Backend::Dpdk).map(LinkConfig::device)
     };
     if devices().next().is_none() {
         return Ok(());
     }
-    let options = options(&config.dpdk, devices());
-    eal::start_with(&options).map_err(|error| PortError::Device {
-        place: "upf.dpdk".to_owned(),
+    let place = format!("{}.dpdk", setup.section);
+    eal::start_with(&options(setup.dpdk, devices())).map_err(|error| OpenError::Device {
         error: error.to_string(),
-        hint: "`upf.dpdk: {huge_pages: false}` needs no preparation of the machine; `godwit doctor` tells \
-               what there is",
+        hint: format!(
+            "`{place}: {{huge_pages: false}}` needs no preparation of the machine; `godwit doctor` tells what there is"
+        ),
+        place,
     })
 }
 
@@ -54,26 +52,28 @@ fn physical(device: &str) -> Option<&str> {
     address.contains(':').then_some(address)
 }
 
-/// Opens the interfaces of a device, with a pair of queues for each of `workers` workers.
-pub fn open(interfaces: &[&Interface], taps: Option<&Taps>, workers: u32) -> Result<Vec<Own>, PortError> {
-    let Some(Interface { place, config, .. }) = interfaces.first() else { return Ok(Vec::new()) };
-    let device = config.device();
+/// Opens the interfaces of a device, with a pair of queues for each worker.
+pub fn open(setup: &Setup<'_>, interfaces: &[Arc<Interface>]) -> Result<Vec<Own>, OpenError> {
+    let Some(first) = interfaces.first() else { return Ok(Vec::new()) };
+    let (device, workers) = (first.link.device(), setup.workers.unwrap_or(1));
     let buffers = if device.contains("zero-copy=yes") { BUFFERS_TO_LOSE } else { 0 };
     let queues = u16::try_from(workers).unwrap_or(u16::MAX);
     let settings = Settings { queues, mtu: own::mtu(interfaces), buffers, ..Settings::default() };
-    let hint = match physical(device) {
-        _ if workers > 1 => {
-            "upf.workers.count is the number of queues that each device needs: lower it, or give the device more \
-             (`qpairs=` of net_af_packet, `combined` of a card's virtual function)"
-        }
-        Some(_) => "bind the card to vfio-pci: dpdk-devbind.py --bind vfio-pci ADDRESS",
+    let hint = || match physical(device) {
+        _ if workers > 1 => format!(
+            "{}.workers.count is the number of queues that each device needs: lower it, or give the device more \
+             (`qpairs=` of net_af_packet, `combined` of a card's virtual function)",
+            setup.section
+        ),
+        Some(_) => "bind the card to vfio-pci: dpdk-devbind.py --bind vfio-pci ADDRESS".to_owned(),
         None => {
             "a device of software is named by its driver and a number, such as net_memif0 or net_af_packet0"
+                .to_owned()
         }
     };
-    let error = |error: String| PortError::Device { place: place.clone(), error, hint };
+    let error = |error: String| OpenError::Device { place: first.place.clone(), error, hint: hint() };
     let ports = DpdkPort::open(device, &settings).map_err(|reason| error(reason.to_string()))?;
-    own::interfaces(ports, interfaces, taps)
+    own::interfaces(ports, setup, interfaces)
 }
 
 #[cfg(test)]

@@ -14,28 +14,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use net::link::Cidr;
 use packet::ethernet::Mac;
-use pktio::af_xdp::device::{Device, Listening};
-use pktio::af_xdp::{AfXdpError, AfXdpPort, Interface, Memory, Options};
-use pktio::bpf::filter::Select;
-use pktio::capture::{Tap, Tapped, Taps};
-use pktio::poll::AnyOf;
-use pktio::stack::Neighbours;
-use pktio::stack::kernel::KernelTables;
-use pktio::stack::raw::RawPort;
-use pktio::stack::resolver::Resolver;
-use pktio::trunk::{Share, Trunk};
-use pktio::udp::UdpPort;
-use pktio::vlan::Tags;
-use pktio::{FramePort, Pool, Port, Sent, VECTOR, Vector, crossing};
 use telemetry::DropReason;
 
-use super::{PortError, own};
-use crate::interface::InterfaceConfig;
+use super::{Interface, LinkConfig, OpenError, Setup, Traffic, own};
+use crate::af_xdp::device::{Device, Listening};
+use crate::af_xdp::{self, AfXdpError, AfXdpPort, Memory, Options};
+use crate::bpf::filter::Select;
+use crate::capture::{Tap, Tapped};
+use crate::poll::AnyOf;
+use crate::stack::Neighbours;
+use crate::stack::kernel::KernelTables;
+use crate::stack::raw::RawPort;
+use crate::stack::resolver::Resolver;
+use crate::trunk::{Share, Trunk};
+use crate::udp::UdpPort;
+use crate::vlan::Tags;
+use crate::{FramePort, Pool, Port, Sent, VECTOR, Vector, crossing};
 
 /// A device, found by its name, with its interfaces; exists from the start until its queues are no longer served.
 pub struct AfXdp {
+    /// The node's section of the configuration.
+    section: String,
+    /// The keys that describe the interfaces.
     place: String,
-    config: InterfaceConfig,
+    /// The link of the first interface; the others have the same device, queues and polling.
+    link: LinkConfig,
     members: Vec<Member>,
     attached: Mutex<Arc<Attached>>,
     /// The sockets of each worker, if there are several interfaces.
@@ -51,7 +54,7 @@ type Sockets = (Arc<Attached>, Trunk<AfXdpPort>);
 
 /// An interface on a device.
 struct Member {
-    interface: crate::interfaces::Interface,
+    interface: Arc<Interface>,
     /// Copies frames for a capture.
     tap: Option<Tap>,
     /// The kernel's tables for its VLAN device.
@@ -60,7 +63,7 @@ struct Member {
 
 /// The present or last device with the name.
 struct Attached {
-    interface: Arc<Interface>,
+    interface: Arc<af_xdp::Interface>,
     tables: Arc<KernelTables>,
     /// The neighbours of each interface with addresses of its own. Headers made from them have this device's address.
     resolvers: Vec<Option<Resolver>>,
@@ -69,31 +72,28 @@ struct Attached {
 }
 
 /// Opens the device of some interfaces.
-pub fn open(
-    interfaces: &[&crate::interfaces::Interface],
-    taps: Option<&Taps>,
-) -> Result<Arc<AfXdp>, PortError> {
+pub fn open(setup: &Setup<'_>, interfaces: &[Arc<Interface>]) -> Result<Arc<AfXdp>, OpenError> {
     let members = interfaces.iter().map(|interface| Member {
-        interface: (*interface).clone(),
-        tap: super::tap(interface, taps),
+        interface: Arc::clone(interface),
+        tap: super::tap(interface, setup.taps),
         tables: Mutex::default(),
     });
     let members: Vec<Member> = members.collect();
     let place = interfaces.iter().map(|interface| interface.place.as_str()).collect::<Vec<_>>().join(", ");
     let Some(first) = interfaces.first() else { return Err(super::no_port()) };
-    let config = first.config.clone();
-    let attached = Mutex::new(attach(&place, &config, &members)?);
-    Ok(Arc::new(AfXdp { place, config, members, attached, trunks: Mutex::default() }))
+    let (section, link) = (setup.section.to_owned(), first.link.clone());
+    let attached = Mutex::new(attach(&place, &link, &members)?);
+    Ok(Arc::new(AfXdp { section, place, link, members, attached, trunks: Mutex::default() }))
 }
 
 impl Member {
     fn tags(&self) -> Tags {
-        self.interface.config.tags()
+        self.interface.link.tags()
     }
 
     /// Addresses of its own.
     fn own(&self) -> impl Iterator<Item = IpAddr> {
-        self.interface.config.addresses.iter().map(Cidr::address)
+        self.interface.link.addresses.iter().map(Cidr::address)
     }
 
     /// The packets that XDP takes for it.
@@ -103,20 +103,20 @@ impl Member {
             // Without tags the kernel has neighbours there too, which may tell it something.
             selects.push(Select::Announcements);
         }
-        match &self.interface.dnn {
-            Some(dnn) => selects.extend(super::pools(dnn)),
-            None if selects.is_empty() => {
+        match &self.interface.traffic {
+            Traffic::Packets(prefixes) => selects.extend(prefixes.iter().copied().map(Select::Prefix)),
+            Traffic::Tunnels if selects.is_empty() => {
                 let local = self.interface.local();
                 selects.push(Select::Udp(local.ip(), local.port()));
             }
-            None => {}
+            Traffic::Tunnels | Traffic::Device(_) => {}
         }
         selects
     }
 
     /// Its share of the device.
     fn share(&self) -> Share {
-        let tunnels = self.interface.role().has_tunnels();
+        let tunnels = self.interface.has_tunnels();
         let local =
             tunnels.then(|| self.interface.local().ip()).filter(|local| self.own().all(|own| own != *local));
         Share { tags: self.tags(), addresses: self.own().chain(local).collect(), others: !tunnels }
@@ -128,17 +128,17 @@ impl AfXdp {
         Arc::clone(&self.attached.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn member(&self, number: usize) -> Result<&Member, PortError> {
+    fn member(&self, number: usize) -> Result<&Member, OpenError> {
         self.members.get(number).ok_or_else(super::no_port)
     }
 
     /// An interface of the device.
-    pub fn configured(&self, number: usize) -> Result<&crate::interfaces::Interface, PortError> {
+    pub fn interface_of(&self, number: usize) -> Result<&Interface, OpenError> {
         Ok(&self.member(number)?.interface)
     }
 
     /// The present interface.
-    pub fn interface(&self) -> Arc<Interface> {
+    pub fn interface(&self) -> Arc<af_xdp::Interface> {
         Arc::clone(&self.attached().interface)
     }
 
@@ -148,24 +148,24 @@ impl AfXdp {
     }
 
     fn queues_of(&self, device: &Device) -> u32 {
-        self.config.queues.map_or(device.queues, |wanted| wanted.min(device.queues))
+        self.link.queues.map_or(device.queues, |wanted| wanted.min(device.queues))
     }
 
     /// Opens the interface that has replaced one that is gone, for so many workers.
-    fn successor(&self, count: u32) -> Result<Arc<Attached>, PortError> {
+    fn successor(&self, count: u32) -> Result<Arc<Attached>, OpenError> {
         let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
         if attached.tables.is_gone() {
-            let name = self.config.device();
-            let device = Device::find(name).map_err(|error| PortError::AfXdp {
+            let name = self.link.device();
+            let device = Device::find(name).map_err(|error| OpenError::AfXdp {
                 place: self.place.clone(),
                 error: AfXdpError::Device { name: name.to_owned(), error },
             })?;
             // Otherwise the sessions of workers without a queue would be lost silently.
             let queues = self.queues_of(&device);
             if queues < count {
-                return Err(PortError::Queues { count, queues });
+                return Err(OpenError::Queues { section: self.section.clone(), count, queues });
             }
-            *attached = attach(&self.place, &self.config, &self.members)?;
+            *attached = attach(&self.place, &self.link, &self.members)?;
             let device = attached.interface.device();
             tracing::warn!(
                 place = self.place,
@@ -177,15 +177,15 @@ impl AfXdp {
     }
 
     /// The kernel's tables for an interface of the device: those of its VLAN device, if it has tags.
-    fn tables(&self, member: &Member, attached: &Attached) -> Result<Arc<KernelTables>, PortError> {
-        if member.tags().is_empty() || member.interface.config.has_own_addresses() {
+    fn tables(&self, member: &Member, attached: &Attached) -> Result<Arc<KernelTables>, OpenError> {
+        if member.tags().is_empty() || member.interface.link.has_own_addresses() {
             return Ok(Arc::clone(&attached.tables));
         }
         let mut tables = member.tables.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = tables.as_ref().filter(|known| !known.is_gone()) {
             return Ok(Arc::clone(known));
         }
-        let routing = |error| PortError::Routing { place: member.interface.place.clone(), error };
+        let routing = |error| OpenError::Routing { place: member.interface.place.clone(), error };
         let device = attached.interface.device().with_tags(member.tags()).map_err(routing)?;
         let found = Arc::new(KernelTables::follow(device.index).map_err(routing)?);
         *tables = Some(Arc::clone(&found));
@@ -198,8 +198,8 @@ impl AfXdp {
         (worker, workers): (u32, u32),
         attached: &Attached,
         memory: Option<&mut Memory>,
-    ) -> Result<AfXdpPort, PortError> {
-        let failed = |error| PortError::AfXdp { place: self.place.clone(), error };
+    ) -> Result<AfXdpPort, OpenError> {
+        let failed = |error| OpenError::AfXdp { place: self.place.clone(), error };
         let mut own = None;
         let memory = match memory {
             Some(memory) => memory,
@@ -210,7 +210,7 @@ impl AfXdp {
             }
         };
         let queues = (0..self.queues()).filter(|queue| queue % workers == worker);
-        let options = Options { busy_poll: self.config.busy_poll, ..Options::default() };
+        let options = Options { busy_poll: self.link.busy_poll, ..Options::default() };
         AfXdpPort::open(&attached.interface, queues, memory, options).map_err(failed)
     }
 
@@ -220,7 +220,7 @@ impl AfXdp {
         worker: (u32, u32),
         attached: &Arc<Attached>,
         memory: Option<&mut Memory>,
-    ) -> Result<Trunk<AfXdpPort>, PortError> {
+    ) -> Result<Trunk<AfXdpPort>, OpenError> {
         let mut trunks = self.trunks.lock().unwrap_or_else(PoisonError::into_inner);
         match trunks.get(&worker.0) {
             Some((known, trunk)) if Arc::ptr_eq(known, attached) => Ok(trunk.clone()),
@@ -235,7 +235,7 @@ impl AfXdp {
     }
 }
 
-fn attach(place: &str, config: &InterfaceConfig, members: &[Member]) -> Result<Arc<Attached>, PortError> {
+fn attach(place: &str, link: &LinkConfig, members: &[Member]) -> Result<Arc<Attached>, OpenError> {
     let mut wanted: Vec<(Tags, Vec<Select>)> = Vec::new();
     for member in members {
         match wanted.iter_mut().find(|(tags, _)| *tags == member.tags()) {
@@ -243,15 +243,16 @@ fn attach(place: &str, config: &InterfaceConfig, members: &[Member]) -> Result<A
             None => wanted.push((member.tags(), member.selects())),
         }
     }
-    let interface = Interface::open_for(config.device(), &wanted)
-        .map_err(|error| PortError::AfXdp { place: place.to_owned(), error })?;
+    let interface = af_xdp::Interface::open_for(link.device(), &wanted)
+        .map_err(|error| OpenError::AfXdp { place: place.to_owned(), error })?;
     let device = interface.device();
     if let Err(error) = device.keep_tags() {
         if members.iter().any(|member| !member.tags().is_empty()) {
-            return Err(PortError::Device {
+            return Err(OpenError::Device {
                 place: place.to_owned(),
                 error: format!("{} takes VLAN tags off before AF_XDP sees the frames: {error}", device.name),
-                hint: "switch that off (ethtool -K DEVICE rxvlan off), or use a device without VLANs",
+                hint: "switch that off (ethtool -K DEVICE rxvlan off), or use a device without VLANs"
+                    .to_owned(),
             });
         }
         tracing::warn!(
@@ -260,7 +261,7 @@ fn attach(place: &str, config: &InterfaceConfig, members: &[Member]) -> Result<A
             "the driver takes VLAN tags off before AF_XDP sees the frames: those of all VLANs reach this interface"
         );
     }
-    let routing = |error| PortError::Routing { place: place.to_owned(), error };
+    let routing = |error| OpenError::Routing { place: place.to_owned(), error };
     let followed = Arc::downgrade(&interface);
     let readdress = move |mac: Mac| {
         let Some(interface) = followed.upgrade() else { return };
@@ -274,13 +275,13 @@ fn attach(place: &str, config: &InterfaceConfig, members: &[Member]) -> Result<A
         }
     };
     let tables = Arc::new(KernelTables::follow_and_tell(device.index, readdress).map_err(routing)?);
-    let own = || members.iter().filter(|member| member.interface.config.has_own_addresses());
+    let own = || members.iter().filter(|member| member.interface.link.has_own_addresses());
     let addresses: Vec<IpAddr> = own().flat_map(Member::own).collect();
     let tagged = own().any(|member| !member.tags().is_empty());
     let listening = (!addresses.is_empty()).then(|| device.listen(&addresses, tagged)).transpose();
     let resolvers = members.iter().map(|member| {
-        let config = &member.interface.config;
-        config.has_own_addresses().then(|| Resolver::new(&config.addresses, &config.gateways))
+        let link = &member.interface.link;
+        link.has_own_addresses().then(|| Resolver::new(&link.addresses, &link.gateways))
     });
     let resolvers = resolvers.collect();
     Ok(Arc::new(Attached { tables, resolvers, _listening: listening.map_err(routing)?, interface }))
@@ -313,23 +314,26 @@ impl Queues {
         worker: (u32, u32),
         gtpu: Option<UdpPort>,
         memory: &mut Memory,
-    ) -> Result<Queues, PortError> {
+    ) -> Result<Queues, OpenError> {
         let (from, attached) = (Arc::clone(from), from.attached());
         let (members, workers) = (from.members.len(), worker.1 as usize);
         if members * workers > MOST_WAITING {
-            return Err(PortError::Device {
+            return Err(OpenError::Device {
                 place: from.place.clone(),
                 error: format!(
                     "{workers} workers cannot wait for {members} interfaces on {}",
-                    from.config.device()
+                    from.link.device()
                 ),
-                hint: "lower upf.workers.count, or `queues` of the interfaces: the kernel lets 500 wait, workers times \
-                       interfaces",
+                hint: format!(
+                    "lower {}.workers.count, or `queues` of the interfaces: the kernel lets 500 wait, workers times \
+                     interfaces",
+                    from.section
+                ),
             });
         }
         let tables = from.tables(from.member(member)?, &attached)?;
         let place = || from.place.clone();
-        let any = AnyOf::new([]).map_err(|error| PortError::Routing { place: place(), error })?;
+        let any = AnyOf::new([]).map_err(|error| OpenError::Routing { place: place(), error })?;
         let mut input = Queues {
             from,
             member,
@@ -350,7 +354,7 @@ impl Queues {
         attached: &Arc<Attached>,
         tables: &KernelTables,
         memory: Option<&mut Memory>,
-    ) -> Result<Box<dyn Port>, PortError> {
+    ) -> Result<Box<dyn Port>, OpenError> {
         let (from, member) = (&self.from, self.from.member(self.member)?);
         let port = if from.members.len() == 1 {
             self.stack(from.sockets(self.worker, attached, memory)?, tables, attached)
@@ -358,7 +362,7 @@ impl Queues {
             let trunk = from.trunk(self.worker, attached, memory)?;
             trunk.branch(self.member).and_then(|branch| self.stack(branch, tables, attached))
         };
-        port.map_err(|error| PortError::Routing { place: member.interface.place.clone(), error })
+        port.map_err(|error| OpenError::Routing { place: member.interface.place.clone(), error })
     }
 
     /// Receives from `port` from now on, and waits for the end of its device.
@@ -367,9 +371,9 @@ impl Queues {
         attached: Arc<Attached>,
         tables: Arc<KernelTables>,
         port: Box<dyn Port>,
-    ) -> Result<(), PortError> {
+    ) -> Result<(), OpenError> {
         let place = &self.from.place;
-        let routing = |error| PortError::Routing { place: place.clone(), error };
+        let routing = |error| OpenError::Routing { place: place.clone(), error };
         for gone in [&self.attached.tables, &self.tables] {
             let _ = self.any.remove(gone.gone());
         }
@@ -398,14 +402,14 @@ impl Queues {
             (None, Some(gtpu)) => kernel(Box::new(gtpu.share())),
             (None, None) => kernel(Box::new(RawPort::open()?)),
         };
-        let mtu = member.interface.config.mtu_on(attached.interface.device())?;
+        let mtu = member.interface.link.mtu_on(attached.interface.device())?;
         own::stack(Tapped::new(frames, member.tap.clone()), &member.interface, neighbours, mtu)
     }
 
     /// Opens the interface that has replaced one that is gone. Its frames come from a new memory, as the state
     /// of the frames in the old sockets is unknown.
     #[cold]
-    fn open_again(&mut self) -> Result<(), PortError> {
+    fn open_again(&mut self) -> Result<(), OpenError> {
         // The event of the former device stays, and wakes the worker, until there is another. Ports of other interfaces may
         // have the descriptor under other numbers, so that closing it does not remove it.
         if let Some(fd) = self.port.as_ref().and_then(|port| port.fd()) {
