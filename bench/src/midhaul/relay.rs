@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use cu::user_plane::{BearerConfig, Relay, Tunnel, UserPlane, Wiring};
+use cu::user_plane::{BearerConfig, Interface, Relay, Role, Tunnel, UserPlane};
 use l2::pdcp::{self, Rx, RxConfig, Security, SnLength, Tx, Verdict};
 use l2::sdap::DrbId;
 use l2::security::{Cipher, CipheringAlgorithm, Direction, Integrity, IntegrityAlgorithm};
@@ -97,17 +97,19 @@ struct World {
 
 impl World {
     fn new(protection: Protection, count: u32) -> anyhow::Result<World> {
-        let wiring = Wiring { f1u: F1U, f1u_address: ADDRESS, n3: N3, n3_address: ADDRESS };
-        let (user_plane, mut relay, _events) = UserPlane::new(wiring);
+        let interfaces =
+            vec![Interface::new("f1u", Role::F1u, ADDRESS), Interface::new("n3", Role::N3, ADDRESS)];
+        let (user_plane, mut relay, _events) = UserPlane::new(interfaces)?;
         let mut ports: Ports = vec![Box::new(Sink::default()), Box::new(Sink::default())];
         let mut bearers = Vec::new();
         for number in 0..count {
             let tunnel = Tunnel { address: PEER, teid: number };
-            let session = user_plane.open(tunnel)?;
+            let session = user_plane.open(N3, tunnel)?;
             let security = || protection.security(number);
             let tx = Tx::new(config(Direction::Downlink)?, security());
             let rx = Rx::new(config(Direction::Uplink)?, security(), RxConfig::default());
-            let bearer = user_plane.add(session, BearerConfig::new(tx, rx, true, vec![Qfi::new(QFI)?]))?;
+            let bearer =
+                user_plane.add(session, F1U, BearerConfig::new(tx, rx, true, vec![Qfi::new(QFI)?]))?;
             user_plane.connect(session, bearer, tunnel)?;
             bearers.push(Bearer {
                 n3: user_plane.n3_tunnel(session).teid,

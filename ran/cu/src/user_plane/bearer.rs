@@ -18,6 +18,8 @@ const NONE: u8 = u8::MAX;
 /// The far end of a tunnel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FarEnd {
+    /// Number of the interface by which it is reached.
+    pub interface: u8,
     /// Number of the peer.
     pub peer: u16,
     /// The tunnel there.
@@ -36,6 +38,8 @@ pub enum End {
 /// A PDU session: its QoS flows, and their bearers.
 #[derive(Debug)]
 pub struct Session {
+    /// Number of the interface from which its packets come.
+    pub interface: u8,
     /// Which bearer carries a QoS flow: a position in `bearers`.
     flows: [u8; FLOWS],
     /// For flows without a bearer, and packets without a flow: a position in `bearers`.
@@ -44,13 +48,12 @@ pub struct Session {
     bearers: [u32; MOST_BEARERS],
 }
 
-impl Default for Session {
-    fn default() -> Session {
-        Session { flows: [NONE; FLOWS], default: NONE, bearers: [0; MOST_BEARERS] }
-    }
-}
-
 impl Session {
+    /// A session without bearers.
+    pub fn new(interface: u8) -> Session {
+        Session { interface, flows: [NONE; FLOWS], default: NONE, bearers: [0; MOST_BEARERS] }
+    }
+
     /// The bearer for a flow (TS 37.324 §5.2.1): our TEID on F1-U; 0 if there is none.
     #[inline(always)]
     pub fn bearer_of(&self, qfi: u8) -> u32 {
@@ -86,6 +89,8 @@ impl Session {
 /// A data radio bearer: SDAP and PDCP between two tunnels.
 #[derive(Debug)]
 pub struct Bearer {
+    /// Number of the interface from which its PDUs come.
+    pub interface: u8,
     /// Our TEID on N3 of its session.
     pub session: u32,
     /// PDUs to the UE: PDCP.
@@ -143,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_flow_has_its_bearer_or_the_default_one() {
-        let mut session = Session::default();
+        let mut session = Session::new(0);
         assert_eq!(session.bearer_of(1), 0);
         assert!(session.add(10, 1 << 1 | 1 << 63, false));
         assert_eq!((session.bearer_of(1), session.bearer_of(63), session.bearer_of(2)), (10, 10, 0));

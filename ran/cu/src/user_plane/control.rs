@@ -27,17 +27,41 @@ const EVENTS: usize = 4096;
 /// Memory for the waiting packets of a bearer, unless it is configured.
 const QUEUE_OCTETS: usize = 1 << 20;
 
-/// The relay's interfaces: their numbers among the worker's ports, and our addresses. They may be one interface.
-#[derive(Debug, Clone, Copy)]
-pub struct Wiring {
-    /// Number of the interface to DUs.
-    pub f1u: u8,
-    /// Its address.
-    pub f1u_address: IpAddr,
-    /// Number of the interface to UPFs.
-    pub n3: u8,
-    /// Its address.
-    pub n3_address: IpAddr,
+/// What an interface is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Tunnels of DUs.
+    F1u,
+    /// Tunnels of UPFs.
+    N3,
+    /// Both.
+    Both,
+}
+
+/// An interface of the relay. Its number is its position among the relay's interfaces, and that of its port among the worker's.
+#[derive(Debug, Clone)]
+pub struct Interface {
+    /// Its name, for messages.
+    pub name: String,
+    /// What it is for.
+    pub role: Role,
+    /// Our address there.
+    pub address: IpAddr,
+}
+
+impl Interface {
+    /// An interface.
+    pub fn new(name: &str, role: Role, address: IpAddr) -> Interface {
+        Interface { name: name.to_owned(), role, address }
+    }
+
+    fn has_n3(&self) -> bool {
+        self.role != Role::F1u
+    }
+
+    fn has_f1u(&self) -> bool {
+        self.role != Role::N3
+    }
 }
 
 /// One end of a GTP-U tunnel.
@@ -51,11 +75,17 @@ pub struct Tunnel {
 
 /// A PDU session of the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SessionId(u32);
+pub struct SessionId {
+    interface: u8,
+    teid: u32,
+}
 
 /// A radio bearer of the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct BearerId(u32);
+pub struct BearerId {
+    interface: u8,
+    teid: u32,
+}
 
 /// What a radio bearer does.
 #[derive(Debug)]
@@ -118,10 +148,19 @@ pub enum Event {
     },
 }
 
-/// There are no more TEIDs, or no more numbers for peers.
+/// Why a tunnel could not be set up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the user plane has no room for another tunnel")]
-pub struct NoRoom;
+pub enum Refused {
+    /// There are no more TEIDs, no more numbers for peers, or the session has as many bearers as it can.
+    #[error("the user plane has no room for another tunnel")]
+    Full,
+    /// There is no such session or bearer.
+    #[error("the session or bearer does not exist")]
+    Unknown,
+    /// There is no such interface, it is not for such tunnels, or its peers have addresses of another IP version.
+    #[error("the interface is not for this tunnel")]
+    Interface,
+}
 
 pub(super) enum Command {
     Open { teid: u32, session: Box<Session> },
@@ -176,7 +215,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct UserPlane(Arc<Inner>);
 
 struct Inner {
-    wiring: Wiring,
+    interfaces: Arc<[Interface]>,
     mailbox: Arc<Mailbox>,
     peers: Arc<Peers>,
     stats: Arc<Stats>,
@@ -186,8 +225,8 @@ struct Inner {
 #[derive(Default)]
 struct State {
     teids: Allocator,
-    /// The numbers of peers. A number is never given to another peer: packets on their way have it.
-    numbers: HashMap<IpAddr, u16>,
+    /// The numbers of peers by interface and address. A number is never given to another: packets on their way have it.
+    numbers: HashMap<(u8, IpAddr), u16>,
     sessions: HashMap<SessionId, SessionState>,
 }
 
@@ -198,30 +237,55 @@ struct SessionState {
 
 impl State {
     /// The number of a peer.
-    fn number(&mut self, peers: &Peers, address: IpAddr) -> Result<u16, NoRoom> {
-        if let Some(known) = self.numbers.get(&address) {
+    fn number(&mut self, peers: &Peers, interface: u8, address: IpAddr) -> Result<u16, Refused> {
+        if let Some(known) = self.numbers.get(&(interface, address)) {
             return Ok(*known);
         }
         // Number 0 is nobody's.
-        let number = u16::try_from(self.numbers.len() + 1).map_err(|_| NoRoom)?;
+        let number = u16::try_from(self.numbers.len() + 1).map_err(|_| Refused::Full)?;
         if !peers.set(number, SocketAddr::new(address, gtpu::PORT)) {
-            return Err(NoRoom);
+            return Err(Refused::Full);
         }
-        self.numbers.insert(address, number);
+        self.numbers.insert((interface, address), number);
         Ok(number)
     }
 }
 
 impl UserPlane {
     /// The user plane on these interfaces: its handle, the graph for its worker, and what the worker has to say.
-    pub fn new(wiring: Wiring) -> (UserPlane, Relay, mpsc::Receiver<Event>) {
+    ///
+    /// # Errors
+    /// There are more interfaces than a worker can have.
+    pub fn new(interfaces: Vec<Interface>) -> Result<(UserPlane, Relay, mpsc::Receiver<Event>), Refused> {
+        if interfaces.len() > path::outputs::MAX_INTERFACES {
+            return Err(Refused::Interface);
+        }
+        let interfaces: Arc<[Interface]> = interfaces.into();
         let (sender, events) = mpsc::channel(EVENTS);
         let (mailbox, peers, stats) =
             (Arc::<Mailbox>::default(), Arc::<Peers>::default(), Arc::<Stats>::default());
-        let relay =
-            Relay::new(wiring, Arc::clone(&mailbox), Arc::clone(&peers), Arc::clone(&stats), Events(sender));
-        let inner = Inner { wiring, mailbox, peers, stats, state: Mutex::default() };
-        (UserPlane(Arc::new(inner)), relay, events)
+        let relay = Relay::new(
+            Arc::clone(&interfaces),
+            Arc::clone(&mailbox),
+            Arc::clone(&peers),
+            Arc::clone(&stats),
+            Events(sender),
+        );
+        let inner = Inner { interfaces, mailbox, peers, stats, state: Mutex::default() };
+        Ok((UserPlane(Arc::new(inner)), relay, events))
+    }
+
+    /// An interface for tunnels to `peer`, if it has one.
+    fn interface(
+        &self,
+        number: u8,
+        is_for: impl Fn(&Interface) -> bool,
+        peer: Option<IpAddr>,
+    ) -> Result<&Interface, Refused> {
+        let interface = self.0.interfaces.get(usize::from(number)).filter(|interface| is_for(interface));
+        let reaches =
+            |interface: &&Interface| peer.is_none_or(|peer| peer.is_ipv4() == interface.address.is_ipv4());
+        interface.filter(reaches).ok_or(Refused::Interface)
     }
 
     /// Counters.
@@ -229,46 +293,57 @@ impl UserPlane {
         &self.0.stats
     }
 
-    /// Opens a PDU session whose packets go to `upf`. Packets to its UE come to [`UserPlane::n3_tunnel`].
+    /// Opens a PDU session whose packets go to `upf` by the interface with number `n3`. Packets to its UE come to
+    /// [`UserPlane::n3_tunnel`].
     ///
     /// # Errors
-    /// There is no room for another tunnel.
-    pub fn open(&self, upf: Tunnel) -> Result<SessionId, NoRoom> {
+    /// See [`Refused`].
+    pub fn open(&self, n3: u8, upf: Tunnel) -> Result<SessionId, Refused> {
+        self.interface(n3, Interface::has_n3, Some(upf.address))?;
         let state = &mut *lock(&self.0.state);
-        let peer = state.number(&self.0.peers, upf.address)?;
-        let teid = state.teids.allocate().ok_or(NoRoom)?;
-        let known = SessionState { upf: FarEnd { peer, teid: upf.teid }, bearers: HashMap::new() };
-        state.sessions.insert(SessionId(teid), known);
-        self.0.mailbox.post(Command::Open { teid, session: Box::default() });
-        Ok(SessionId(teid))
+        let peer = state.number(&self.0.peers, n3, upf.address)?;
+        let teid = state.teids.allocate().ok_or(Refused::Full)?;
+        let known =
+            SessionState { upf: FarEnd { interface: n3, peer, teid: upf.teid }, bearers: HashMap::new() };
+        let id = SessionId { interface: n3, teid };
+        state.sessions.insert(id, known);
+        self.0.mailbox.post(Command::Open { teid, session: Box::new(Session::new(n3)) });
+        Ok(id)
     }
 
     /// Our end of a session's tunnel on N3.
     pub fn n3_tunnel(&self, session: SessionId) -> Tunnel {
-        Tunnel { address: self.0.wiring.n3_address, teid: session.0 }
+        self.tunnel(session.interface, session.teid)
     }
 
     /// Our end of a bearer's tunnel on F1-U.
     pub fn f1u_tunnel(&self, bearer: BearerId) -> Tunnel {
-        Tunnel { address: self.0.wiring.f1u_address, teid: bearer.0 }
+        self.tunnel(bearer.interface, bearer.teid)
     }
 
-    /// Adds a bearer to a session. Packets to the UE wait until the bearer has been connected with the DU's end.
+    fn tunnel(&self, interface: u8, teid: u32) -> Tunnel {
+        Tunnel { address: self.0.interfaces[usize::from(interface)].address, teid }
+    }
+
+    /// Adds a bearer to a session, whose DU is reached by the interface with number `f1u`. Packets to the UE wait until the
+    /// bearer has been connected with the DU's end.
     ///
     /// # Errors
-    /// There is no such session, or no room for another tunnel.
-    pub fn add(&self, session: SessionId, config: BearerConfig) -> Result<BearerId, NoRoom> {
+    /// See [`Refused`].
+    pub fn add(&self, session: SessionId, f1u: u8, config: BearerConfig) -> Result<BearerId, Refused> {
+        self.interface(f1u, Interface::has_f1u, None)?;
         let state = &mut *lock(&self.0.state);
-        let Some(known) = state.sessions.get_mut(&session) else { return Err(NoRoom) };
+        let known = state.sessions.get_mut(&session).ok_or(Refused::Unknown)?;
         if known.bearers.len() >= super::MOST_BEARERS {
-            return Err(NoRoom);
+            return Err(Refused::Full);
         }
-        let teid = state.teids.allocate().ok_or(NoRoom)?;
+        let id = BearerId { interface: f1u, teid: state.teids.allocate().ok_or(Refused::Full)? };
         let flows = config.flows.iter().fold(0, |flows, qfi| flows | 1 << (usize::from(qfi.value()) % FLOWS));
         let stats = Arc::<BearerStats>::default();
-        known.bearers.insert(BearerId(teid), Arc::clone(&stats));
+        known.bearers.insert(id, Arc::clone(&stats));
         let bearer = Bearer {
-            session: session.0,
+            interface: f1u,
+            session: session.teid,
             tx: config.tx,
             down: Down {
                 header: config.downlink_header,
@@ -287,22 +362,26 @@ impl UserPlane {
             stats,
             due_ns: None,
         };
-        let command = Command::Add { teid, flows, default: config.default, bearer: Box::new(bearer) };
-        self.0.mailbox.post(command);
-        Ok(BearerId(teid))
+        let (teid, default) = (id.teid, config.default);
+        self.0.mailbox.post(Command::Add { teid, flows, default, bearer: Box::new(bearer) });
+        Ok(id)
     }
 
     /// Says where the DU takes a bearer's PDUs. Those that wait are sent.
     ///
     /// # Errors
-    /// There is no such bearer, or no room for another peer.
-    pub fn connect(&self, session: SessionId, bearer: BearerId, du: Tunnel) -> Result<(), NoRoom> {
+    /// See [`Refused`].
+    pub fn connect(&self, session: SessionId, bearer: BearerId, du: Tunnel) -> Result<(), Refused> {
         let state = &mut *lock(&self.0.state);
         if !state.sessions.get(&session).is_some_and(|known| known.bearers.contains_key(&bearer)) {
-            return Err(NoRoom);
+            return Err(Refused::Unknown);
         }
-        let peer = state.number(&self.0.peers, du.address)?;
-        self.0.mailbox.post(Command::Connect { teid: bearer.0, du: FarEnd { peer, teid: du.teid } });
+        let interface = bearer.interface;
+        self.interface(interface, Interface::has_f1u, Some(du.address))?;
+        let peer = state.number(&self.0.peers, interface, du.address)?;
+        self.0
+            .mailbox
+            .post(Command::Connect { teid: bearer.teid, du: FarEnd { interface, peer, teid: du.teid } });
         Ok(())
     }
 
@@ -321,8 +400,8 @@ impl UserPlane {
     }
 
     fn forget(&self, state: &mut State, bearer: BearerId) {
-        state.teids.release(bearer.0);
-        self.0.mailbox.post(Command::Remove { teid: bearer.0 });
+        state.teids.release(bearer.teid);
+        self.0.mailbox.post(Command::Remove { teid: bearer.teid });
     }
 
     /// Closes a session with its bearers.
@@ -332,13 +411,12 @@ impl UserPlane {
         for bearer in known.bearers.keys() {
             self.forget(state, *bearer);
         }
-        state.teids.release(session.0);
-        self.0.mailbox.post(Command::Close { teid: session.0 });
+        state.teids.release(session.teid);
+        self.0.mailbox.post(Command::Close { teid: session.teid });
     }
 
-    /// Sends an Echo Request to a UPF, or to a DU if `to_du`. The answer is an [`Event`].
-    pub fn echo(&self, to_du: bool, peer: IpAddr, sequence: u16) {
-        let interface = if to_du { self.0.wiring.f1u } else { self.0.wiring.n3 };
+    /// Sends an Echo Request by the interface with this number. The answer is an [`Event`].
+    pub fn echo(&self, interface: u8, peer: IpAddr, sequence: u16) {
         let peer = SocketAddr::new(peer, gtpu::PORT);
         self.0.mailbox.post(Command::Echo { interface, peer, sequence });
     }

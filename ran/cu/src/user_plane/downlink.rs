@@ -65,7 +65,6 @@ impl Relay {
         at: usize,
         now_ns: u64,
     ) -> Result<(), DropReason> {
-        let f1u = self.wiring.f1u;
         let Some(End::Bearer(bearer)) = self.ends.get_mut(teid) else { return Err(DropReason::NoBearer) };
         let Bearer { tx, down, stats, .. } = &mut **bearer;
         stats.active(now_ns);
@@ -75,7 +74,7 @@ impl Relay {
             Some(du) if down.queue.is_empty() && down.flow.allows(pdu_len(tx, down, octets)) => {
                 seal(tx, down, &mut frame, flow, du)?;
                 stats.traffic.downlink.count(octets);
-                self.outputs.push(f1u, at);
+                self.outputs.push(du.interface, at);
                 Ok(())
             }
             _ => self.let_wait(teid, frame.packet(), flow, now_ns),
@@ -102,7 +101,6 @@ impl Relay {
     /// Sends waiting packets as far as the DU wants them.
     #[cold]
     pub(super) fn send_waiting(&mut self, teid: u32, ports: &mut Ports) {
-        let f1u = self.wiring.f1u;
         loop {
             let Some(End::Bearer(bearer)) = self.ends.get_mut(teid) else { return };
             let Bearer { tx, down, stats, .. } = &mut **bearer;
@@ -122,7 +120,7 @@ impl Relay {
                 match sealed {
                     Ok(()) => {
                         stats.traffic.downlink.count(waiting.packet.len());
-                        self.extra_outputs.push(f1u, self.extra.len() - 1);
+                        self.extra_outputs.push(du.interface, self.extra.len() - 1);
                     }
                     Err(reason) => self.stats.drops.count(reason),
                 }

@@ -7,7 +7,7 @@
 //!            │            └─► reorder ──► uplink            until older PDUs have come
 //!            └──────► signalling ──► transmit               Echo, Error Indication, delivery status
 //! ```
-//! N3 and F1-U may be one interface: a TEID belongs to one end of one tunnel ([`tunnels`]), whatever its interface. The ends
+//! There may be several interfaces to DUs, such as a memif for each, and one interface may be both N3 and F1-U: a TEID belongs to one end of one tunnel ([`tunnels`]). The ends
 //! are set up through a [`UserPlane`], which gives out TEIDs and sends commands to the worker; the worker tells about peers by
 //! [`Event`]s.
 //!
@@ -36,7 +36,7 @@ use telemetry::worker::Traffic;
 
 use bearer::{Bearer, End, FLOWS, MOST_BEARERS};
 use control::Mailbox;
-pub use control::{BearerConfig, BearerId, Event, NoRoom, SessionId, Tunnel, UserPlane, Wiring};
+pub use control::{BearerConfig, BearerId, Event, Interface, Refused, Role, SessionId, Tunnel, UserPlane};
 use signalling::{Events, ReplyLimit};
 pub use stats::{BearerStats, NODES, Stats, WAYS, Way};
 use tunnels::Table;
@@ -50,7 +50,7 @@ const WAITING_OCTETS: usize = 256 << 20;
 
 /// The relay of a worker.
 pub struct Relay {
-    wiring: Wiring,
+    interfaces: Arc<[Interface]>,
     home: Arc<dyn Pool>,
     mailbox: Arc<Mailbox>,
     peers: Arc<Peers>,
@@ -110,17 +110,17 @@ fn usual(bytes: &[u8]) -> Option<Gpdu> {
 
 impl Relay {
     fn new(
-        wiring: Wiring,
+        interfaces: Arc<[Interface]>,
         mailbox: Arc<Mailbox>,
         peers: Arc<Peers>,
         stats: Arc<Stats>,
         events: Events,
     ) -> Relay {
         let home: Arc<dyn Pool> = Slab::new(CHUNKS, PACKET);
-        let interfaces = usize::from(wiring.f1u.max(wiring.n3)) + 1;
+        let count = interfaces.len();
         Relay {
-            outputs: Outputs::new(interfaces),
-            extra_outputs: Outputs::new(interfaces),
+            outputs: Outputs::new(count),
+            extra_outputs: Outputs::new(count),
             extra: Vector::of(&home),
             replies: ReplyLimit::default(),
             ends: Table::default(),
@@ -128,7 +128,7 @@ impl Relay {
             wanted: Vec::new(),
             waiting_octets: 0,
             stopwatch: Stopwatch::default(),
-            wiring,
+            interfaces,
             home,
             mailbox,
             peers,
@@ -158,11 +158,11 @@ impl Relay {
         frame.truncate(gpdu.total);
         frame.trim_front(gpdu.header);
         match self.ends.get_mut(gpdu.teid) {
-            Some(End::Session(session)) if input == usize::from(self.wiring.n3) => {
+            Some(End::Session(session)) if input == usize::from(session.interface) => {
                 let bearer = session.bearer_of(gpdu.flow & 0x3F);
                 self.downlink(bearer, gpdu.flow, vector, at, now_ns)
             }
-            Some(End::Bearer(_)) if input == usize::from(self.wiring.f1u) => {
+            Some(End::Bearer(bearer)) if input == usize::from(bearer.interface) => {
                 self.uplink(gpdu.teid, vector, at, now_ns, ports)
             }
             Some(_) => Err(DropReason::DirectionMismatch),
@@ -186,15 +186,15 @@ impl Relay {
     /// Sends what has been put into the lists of the vector, so that later packets do not overtake it.
     fn send_outputs(&mut self, vector: &mut Vector, ports: &mut Ports) {
         vector.set_peers(&self.peers);
-        let (stats, wiring) = (&self.stats, &self.wiring);
-        self.outputs.transmit(vector, ports, |number, sent| count_sent(stats, wiring, number, sent));
+        let (stats, interfaces) = (&self.stats, &self.interfaces);
+        self.outputs.transmit(vector, ports, |number, sent| count_sent(stats, interfaces, number, sent));
         self.outputs.clear();
     }
 
     /// Sends the packets of `extra` that have got an interface, and forgets the others.
     fn send_extra(&mut self, ports: &mut Ports) {
         self.extra.set_peers(&self.peers);
-        send_all(&mut self.extra, &mut self.extra_outputs, ports, (&self.stats, &self.wiring));
+        send_all(&mut self.extra, &mut self.extra_outputs, ports, (&self.stats, &self.interfaces));
     }
 
     /// Sees to it that a bearer is looked after when something of it has waited too long.
@@ -239,7 +239,7 @@ impl Relay {
     fn count_received(&self, input: usize, vector: &Vector) {
         let octets = vector.frames().iter().map(|frame| frame.len()).sum();
         self.stats.nodes[Way::Receive as usize].count(vector.len());
-        traffic(&self.stats, &self.wiring, input, true).count_n(vector.len(), octets);
+        traffic(&self.stats, &self.interfaces, input, true).count_n(vector.len(), octets);
     }
 }
 
@@ -248,27 +248,27 @@ fn send_all(
     vector: &mut Vector,
     outputs: &mut Outputs,
     ports: &mut Ports,
-    (stats, wiring): (&Stats, &Wiring),
+    (stats, interfaces): (&Stats, &[Interface]),
 ) {
     if !vector.is_empty() {
-        outputs.transmit(vector, ports, |number, sent| count_sent(stats, wiring, number, sent));
+        outputs.transmit(vector, ports, |number, sent| count_sent(stats, interfaces, number, sent));
         outputs.clear();
         vector.clear();
     }
 }
 
-/// The counters of what an interface has received or sent. Where N3 and F1-U share one, they are those of F1-U.
-fn traffic<'s>(stats: &'s Stats, wiring: &Wiring, interface: usize, received: bool) -> &'s Traffic {
-    let (directions, from_ue) = match interface == usize::from(wiring.f1u) {
-        true => (&stats.f1u.0, received),
-        false => (&stats.n3.0, !received),
+/// The counters of what an interface has received or sent. Those of one with both roles are those of F1-U.
+fn traffic<'s>(stats: &'s Stats, interfaces: &[Interface], number: usize, received: bool) -> &'s Traffic {
+    let (directions, from_ue) = match interfaces.get(number).map(|interface| interface.role) {
+        Some(Role::N3) => (&stats.n3.0, !received),
+        _ => (&stats.f1u.0, received),
     };
     if from_ue { &directions.uplink } else { &directions.downlink }
 }
 
-fn count_sent(stats: &Stats, wiring: &Wiring, interface: usize, sent: Sent) {
+fn count_sent(stats: &Stats, interfaces: &[Interface], number: usize, sent: Sent) {
     stats.nodes[Way::Transmit as usize].count(sent.packets);
-    traffic(stats, wiring, interface, false).count_n(sent.packets, sent.bytes);
+    traffic(stats, interfaces, number, false).count_n(sent.packets, sent.bytes);
     stats.copied.add(sent.copied as u64);
     if sent.full + sent.too_big + sent.unresolved + sent.errors > 0 {
         stats.drops.count_n(DropReason::TxQueueFull, sent.full);
@@ -293,7 +293,8 @@ impl Graph for Relay {
                 self.stats.drops.count(reason);
             }
         }
-        let node = if input == usize::from(self.wiring.n3) { Way::Downlink } else { Way::Uplink };
+        let role = self.interfaces.get(input).map(|interface| interface.role);
+        let node = if role == Some(Role::N3) { Way::Downlink } else { Way::Uplink };
         self.stopwatch.lap(&self.stats.nodes[node as usize], vector.len());
         self.send_outputs(vector, ports);
         self.stopwatch.end();
@@ -328,6 +329,6 @@ impl Graph for Relay {
     }
 
     fn interface_name(&self, number: usize) -> &str {
-        if number == usize::from(self.wiring.f1u) { "f1u" } else { "n3" }
+        self.interfaces.get(number).map_or("", |interface| &interface.name)
     }
 }

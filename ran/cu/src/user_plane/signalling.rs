@@ -8,7 +8,7 @@ use packet::nr_u::Message;
 use telemetry::DropReason;
 use tokio::sync::mpsc;
 
-use super::control::Event;
+use super::control::{Event, Role};
 use super::stats::Way;
 use super::{Gpdu, Relay};
 
@@ -63,7 +63,7 @@ impl Relay {
             self.reply_error(input, &Signalling::our_extension_headers(), peer, now_ns);
             return Err(DropReason::GtpuUnknownExtension);
         }
-        if input == usize::from(self.wiring.f1u)
+        if self.interfaces.get(input).is_some_and(|interface| interface.role != Role::N3)
             && let Some(Message::DeliveryStatus(status)) = Message::of(&packet).map_err(malformed)?
         {
             self.stats.nodes[Way::Signalling as usize].count(1);
@@ -145,12 +145,8 @@ impl Relay {
     /// A G-PDU came for a tunnel that does not exist: its sender gets an Error Indication (§7.3.1).
     #[cold]
     pub(super) fn unknown_tunnel(&mut self, input: usize, teid: u32, peer: SocketAddr, now_ns: u64) {
-        let local = if input == usize::from(self.wiring.f1u) {
-            self.wiring.f1u_address
-        } else {
-            self.wiring.n3_address
-        };
-        let message = Signalling::ErrorIndication { teid, peer: local, udp_port: None };
+        let Some(interface) = self.interfaces.get(input) else { return };
+        let message = Signalling::ErrorIndication { teid, peer: interface.address, udp_port: None };
         if self.reply_error(input, &message, SocketAddr::new(peer.ip(), gtpu::PORT), now_ns) {
             self.stats.error_indications_sent.add(1);
         }

@@ -75,7 +75,7 @@ impl Relay {
                 frame.trim_front(sdu.start);
                 let waits = rx.held().0 > 0;
                 if up.forward(&mut frame, (&self.stats, stats))? {
-                    self.outputs.push(self.wiring.n3, at);
+                    self.outputs.push(up.upf.interface, at);
                 }
                 if waits {
                     // Later packets of this vector must not overtake those that have waited.
@@ -101,13 +101,13 @@ impl Relay {
     /// Sends PDUs that have waited for older ones, as far as these have come or are waited for no longer.
     #[cold]
     pub(super) fn release_reordered(&mut self, teid: u32, ports: &mut Ports) {
-        let Relay { ends, extra, extra_outputs, stats, wiring, peers, .. } = self;
+        let Relay { ends, extra, extra_outputs, stats, interfaces, peers, .. } = self;
         let Some(End::Bearer(bearer)) = ends.get_mut(teid) else { return };
         let Bearer { rx, up, stats: of_bearer, .. } = &mut **bearer;
         extra.set_peers(peers);
         rx.release(|sdu, _| {
             if extra.len() == extra.capacity() {
-                send_all(extra, extra_outputs, ports, (stats, wiring));
+                send_all(extra, extra_outputs, ports, (stats, interfaces));
             }
             let added = extra.push(sdu, NO_PEER);
             let forwarded = match extra.last_mut().filter(|_| added) {
@@ -115,11 +115,11 @@ impl Relay {
                 None => Err(DropReason::TooBig),
             };
             match forwarded {
-                Ok(true) => extra_outputs.push(wiring.n3, extra.len() - 1),
+                Ok(true) => extra_outputs.push(up.upf.interface, extra.len() - 1),
                 Ok(false) => {}
                 Err(reason) => stats.drops.count(reason),
             }
         });
-        send_all(extra, extra_outputs, ports, (stats, wiring));
+        send_all(extra, extra_outputs, ports, (stats, interfaces));
     }
 }

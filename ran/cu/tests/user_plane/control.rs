@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use cu::user_plane::{Event, Tunnel};
+use cu::user_plane::{Event, Refused, Tunnel};
 use packet::gtpu::{self, Signalling};
 use telemetry::DropReason;
 
@@ -33,7 +33,7 @@ fn tunnels_of_closed_sessions_are_unknown() {
     let (next, next_bearer) = world.session(PLAIN.bearer(&[1]));
     let new = [world.user_plane.n3_tunnel(next), world.user_plane.f1u_tunnel(next_bearer)];
     assert!(new.iter().all(|tunnel| !old.contains(tunnel)));
-    assert!(world.user_plane.add(session, PLAIN.bearer(&[1])).is_err());
+    assert!(world.user_plane.add(session, world.f1u, PLAIN.bearer(&[1])).is_err());
     assert!(world.user_plane.connect(session, bearer, Tunnel { address: DU, teid: 1 }).is_err());
     // Twice does nothing.
     world.user_plane.close(session);
@@ -49,8 +49,8 @@ fn many_sessions_come_and_go() {
     let mut open = Vec::new();
     for round in 0..2000u32 {
         let address = IpAddr::V4(Ipv4Addr::from_bits(0x0A00_0000 + round % 16));
-        let session = world.user_plane.open(Tunnel { address: UPF, teid: round }).unwrap();
-        let bearer = world.user_plane.add(session, PLAIN.bearer(&[1])).unwrap();
+        let session = world.user_plane.open(world.n3, Tunnel { address: UPF, teid: round }).unwrap();
+        let bearer = world.user_plane.add(session, world.f1u, PLAIN.bearer(&[1])).unwrap();
         world.user_plane.connect(session, bearer, Tunnel { address, teid: round }).unwrap();
         open.push((session, bearer, address, round));
         if round % 3 == 2 {
@@ -85,8 +85,8 @@ fn echo_and_what_peers_say_reach_who_they_are_for() {
         let response = Signalling::EchoResponse { sequence: 0xABCD }.build();
         assert_eq!(sent, [(response, SocketAddr::new(peer, gtpu::PORT))]);
     }
-    world.user_plane.echo(true, DU, 7);
-    world.user_plane.echo(false, UPF, 8);
+    world.user_plane.echo(world.f1u, DU, 7);
+    world.user_plane.echo(world.n3, UPF, 8);
     world.turn();
     for (wire, (peer, sequence)) in [(0, (DU, 7)), (1, (UPF, 8))] {
         let request = Signalling::EchoRequest { sequence }.build();
@@ -124,4 +124,57 @@ fn events_that_nobody_takes_are_bounded_and_counted() {
     }
     world.run();
     assert_eq!(world.stats().lost_events.get(), 5000 - 4096);
+}
+
+/// Sixteen DUs, each on an interface of its own: PDUs go to the right one, and come from it only.
+#[test]
+fn each_du_may_have_an_interface() {
+    const DUS: u8 = 16;
+    let mut world = World::with_dus(DUS);
+    let upf = Tunnel { address: UPF, teid: UPF_TEID };
+    let n3 = DUS;
+    let mut bearers = Vec::new();
+    for du in 0..DUS {
+        let session = world.user_plane.open(n3, upf).unwrap();
+        let bearer = world.user_plane.add(session, du, PLAIN.bearer(&[1])).unwrap();
+        world.user_plane.connect(session, bearer, Tunnel { address: DU, teid: du.into() }).unwrap();
+        let message = gtpu::build_gpdu(world.user_plane.n3_tunnel(session).teid, None, &[du]).unwrap();
+        world.wires[usize::from(n3)].inject(&message, SocketAddr::new(UPF, gtpu::PORT));
+        bearers.push(bearer);
+    }
+    world.run();
+    for du in 0..DUS {
+        let sent = world.wires[usize::from(du)].take();
+        let teids: Vec<u32> =
+            sent.iter().map(|(message, _)| gtpu::Packet::new(message).unwrap().teid()).collect();
+        assert_eq!(teids, [u32::from(du)]);
+    }
+    // The neighbour's tunnel is none of this interface.
+    for (du, bearer) in bearers.into_iter().enumerate() {
+        let pdu = Ue::new(PLAIN).pdu(1, b"up");
+        let own = gtpu::build_gpdu(world.user_plane.f1u_tunnel(bearer).teid, None, &pdu).unwrap();
+        let neighbour = (du + 1) % usize::from(DUS);
+        world.wires[neighbour].inject(&own, SocketAddr::new(DU, gtpu::PORT));
+        world.wires[du].inject(&own, SocketAddr::new(DU, gtpu::PORT));
+    }
+    world.run();
+    assert_eq!(world.wires[usize::from(n3)].take().len(), usize::from(DUS));
+    assert_eq!((world.drops(DropReason::DirectionMismatch), world.all_drops()), (DUS.into(), DUS.into()));
+}
+
+#[test]
+fn an_interface_takes_its_own_tunnels_only() {
+    let mut world = World::new();
+    let (session, bearer) = world.session(PLAIN.bearer(&[1]));
+    let (plane, upf) = (&world.user_plane, Tunnel { address: UPF, teid: 1 });
+    let v6 = Tunnel { address: "2001:db8::1".parse().unwrap(), teid: 1 };
+    assert_eq!(plane.open(world.f1u, upf), Err(Refused::Interface));
+    assert_eq!(plane.open(9, upf), Err(Refused::Interface));
+    assert_eq!(plane.open(world.n3, v6), Err(Refused::Interface));
+    assert_eq!(plane.add(session, world.n3, PLAIN.bearer(&[2])), Err(Refused::Interface));
+    assert_eq!(plane.connect(session, bearer, v6), Err(Refused::Interface));
+    for _ in 1..32 {
+        plane.add(session, world.f1u, PLAIN.bearer(&[2])).unwrap();
+    }
+    assert_eq!(plane.add(session, world.f1u, PLAIN.bearer(&[2])), Err(Refused::Full));
 }

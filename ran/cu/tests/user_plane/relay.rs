@@ -90,7 +90,7 @@ fn a_flow_takes_its_bearer() {
     let (session, first) = world.session(config);
     let mut config = PLAIN.bearer(&[3]);
     config.default = false;
-    let second = world.user_plane.add(session, config).unwrap();
+    let second = world.user_plane.add(session, world.f1u, config).unwrap();
     let du = cu::user_plane::Tunnel { address: DU, teid: 77 };
     world.user_plane.connect(session, second, du).unwrap();
     for qfi in [1, 2, 3, 4] {
@@ -248,8 +248,9 @@ fn packets_wait_until_the_du_wants_them() {
 #[test]
 fn a_bearer_without_du_keeps_packets_until_it_is_connected() {
     let mut world = World::new();
-    let session = world.user_plane.open(cu::user_plane::Tunnel { address: UPF, teid: UPF_TEID }).unwrap();
-    let bearer = world.user_plane.add(session, PLAIN.bearer(&[1])).unwrap();
+    let session =
+        world.user_plane.open(world.n3, cu::user_plane::Tunnel { address: UPF, teid: UPF_TEID }).unwrap();
+    let bearer = world.user_plane.add(session, world.f1u, PLAIN.bearer(&[1])).unwrap();
     for number in 0..200 {
         world.upf_sends(session, 1, &packet(300, number));
     }

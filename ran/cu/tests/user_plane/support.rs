@@ -2,7 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use cu::user_plane::{BearerConfig, BearerId, Event, Relay, SessionId, Stats, Tunnel, UserPlane, Wiring};
+use cu::user_plane::{
+    BearerConfig, BearerId, Event, Interface, Relay, Role, SessionId, Stats, Tunnel, UserPlane,
+};
 use l2::pdcp::{self, Rx, RxConfig, Security, SnLength, Tx, Verdict};
 use l2::sdap::DrbId;
 use l2::security::{Cipher, CipheringAlgorithm, Direction, Integrity, IntegrityAlgorithm};
@@ -104,8 +106,8 @@ pub struct World {
     pub ports: Ports,
     pub wires: Vec<Wire>,
     pub now_ns: u64,
-    f1u: usize,
-    n3: usize,
+    pub f1u: u8,
+    pub n3: u8,
 }
 
 /// What came out of F1-U.
@@ -126,26 +128,30 @@ impl World {
 
     /// With both on interfaces with these numbers.
     pub fn on(f1u: u8, n3: u8) -> World {
-        let wiring = Wiring { f1u, f1u_address: F1U, n3, n3_address: N3 };
-        let (user_plane, relay, events) = UserPlane::new(wiring);
-        let (ports, wires) = (0..=f1u.max(n3)).map(|_| memory::pair(4096)).unzip::<_, _, Vec<_>, Vec<_>>();
+        World::with(match f1u == n3 {
+            true => vec![Interface::new("ran", Role::Both, F1U)],
+            false => vec![Interface::new("f1u", Role::F1u, F1U), Interface::new("n3", Role::N3, N3)],
+        })
+    }
+
+    /// With an interface for each of so many DUs, and then N3.
+    pub fn with_dus(count: u8) -> World {
+        let dus = (0..count).map(|du| Interface::new(&format!("du{du}"), Role::F1u, F1U));
+        World::with(dus.chain([Interface::new("n3", Role::N3, N3)]).collect())
+    }
+
+    fn with(interfaces: Vec<Interface>) -> World {
+        let (f1u, n3) = (0, interfaces.len() as u8 - 1);
+        let (ports, wires): (Vec<_>, Vec<_>) = interfaces.iter().map(|_| memory::pair(4096)).unzip();
+        let (user_plane, relay, events) = UserPlane::new(interfaces).unwrap();
         let ports = ports.into_iter().map(|port| Box::new(port) as _).collect();
-        World {
-            user_plane,
-            relay,
-            events,
-            ports,
-            wires,
-            now_ns: 1_000_000_000,
-            f1u: f1u.into(),
-            n3: n3.into(),
-        }
+        World { user_plane, relay, events, ports, wires, now_ns: 1_000_000_000, f1u, n3 }
     }
 
     /// A session with a bearer, connected with the DU.
     pub fn session(&mut self, config: BearerConfig) -> (SessionId, BearerId) {
-        let session = self.user_plane.open(Tunnel { address: UPF, teid: UPF_TEID }).unwrap();
-        let bearer = self.user_plane.add(session, config).unwrap();
+        let session = self.user_plane.open(self.n3, Tunnel { address: UPF, teid: UPF_TEID }).unwrap();
+        let bearer = self.user_plane.add(session, self.f1u, config).unwrap();
         self.connect(session, bearer);
         (session, bearer)
     }
@@ -178,7 +184,7 @@ impl World {
     }
 
     pub fn inject_n3(&self, message: &[u8]) {
-        self.wires[self.n3].inject(message, SocketAddr::new(UPF, gtpu::PORT));
+        self.wires[usize::from(self.n3)].inject(message, SocketAddr::new(UPF, gtpu::PORT));
     }
 
     /// A PDU of the DU.
@@ -188,7 +194,7 @@ impl World {
     }
 
     pub fn inject_f1u(&self, message: &[u8]) {
-        self.wires[self.f1u].inject(message, SocketAddr::new(DU, gtpu::PORT));
+        self.wires[usize::from(self.f1u)].inject(message, SocketAddr::new(DU, gtpu::PORT));
     }
 
     pub fn status(&self, bearer: BearerId, status: &DeliveryStatus<'_>) {
@@ -200,7 +206,7 @@ impl World {
     /// What the DU gets, without signalling.
     pub fn at_du(&self) -> Vec<FromCu> {
         let mut all = Vec::new();
-        for (message, to) in self.wires[self.f1u].take() {
+        for (message, to) in self.wires[usize::from(self.f1u)].take() {
             let packet = gtpu::Packet::new(&message).unwrap();
             if let Some(Message::UserData(UserData { sequence, report_polling, .. })) =
                 Message::of(&packet).unwrap()
@@ -214,7 +220,7 @@ impl World {
 
     /// What the UPF gets: destination, TEID, QFI and packet.
     pub fn at_upf(&self) -> Vec<(SocketAddr, u32, u8, Vec<u8>)> {
-        let messages = self.wires[self.n3].take();
+        let messages = self.wires[usize::from(self.n3)].take();
         let read = messages.into_iter().map(|(message, to)| {
             let packet = gtpu::Packet::new(&message).unwrap();
             let Some(PduSession::Uplink { qfi }) = packet.pdu_session() else { panic!("{message:02x?}") };
