@@ -11,6 +11,7 @@ mod cotcp;
 pub mod mutate;
 mod n4;
 mod offload;
+mod pdcp;
 mod pipeline;
 mod rlc;
 mod rules;

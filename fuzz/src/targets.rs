@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::{cotcp, n4, offload, pipeline, rlc, rules};
+use crate::{cotcp, n4, offload, pdcp, pipeline, rlc, rules};
 
 /// One decoder or endpoint.
 pub struct Target {
@@ -34,6 +34,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ngap-transfer", run: ngap_transfer, seeds: || folder("ngap-transfer") },
     Target { name: "offload-cut", run: offload::cut, seeds: offload::cut_seeds },
     Target { name: "offload-join", run: offload::join, seeds: offload::join_seeds },
+    Target { name: "pdcp-receive", run: pdcp::receive, seeds: pdcp::receive_seeds },
+    Target { name: "pdcp-status", run: pdcp::status, seeds: pdcp::status_seeds },
     Target { name: "pfcp", run: pfcp, seeds: || folder("pfcp") },
     Target { name: "pfcp-endpoint", run: pfcp_endpoint, seeds: || folder("pfcp") },
     Target { name: "pipeline", run: pipeline::run, seeds: pipeline::seeds },
@@ -43,6 +45,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "sbi-multipart", run: sbi_multipart, seeds: sbi_multipart_seeds },
     Target { name: "sbi-token", run: ::sbi::fuzz_token, seeds: sbi_token_seeds },
     Target { name: "sctp", run: net::sctp::fuzz_packet, seeds: || folder("sctp") },
+    Target { name: "sdap", run: pdcp::sdap, seeds: pdcp::sdap_seeds },
     Target { name: "sdf", run: sdf, seeds: sdf_seeds },
     Target { name: "suci", run: suci, seeds: suci_seeds },
     Target { name: "subscribers", run: subscribers, seeds: subscriber_seeds },
