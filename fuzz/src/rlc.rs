@@ -1,6 +1,7 @@
 //! RLC and `uu`: datagrams of UEs, and RLC entities that get any PDUs.
 
 use l2::rlc::LONGEST_SDU;
+use l2::rlc::am::{self, pdu::Pdu};
 use l2::rlc::um::{self, Header, Received, SnLength};
 use l2::uu;
 
@@ -80,4 +81,53 @@ pub fn uu_seeds() -> Vec<Vec<u8>> {
         control(Kind::Backoff, 0).datagram(b"abcdef"),
         control(Kind::Release, 9).datagram(&[]),
     ]
+}
+
+/// A program of PDUs for an entity in acknowledged mode, which also sends.
+pub fn am(data: &[u8]) {
+    let Some((choice, program)) = data.split_first() else { return };
+    let sn = if choice & 1 == 0 { am::SnLength::Bits12 } else { am::SnLength::Bits18 };
+    let limits = am::Config { sn, tx_limit: LIMIT, rx_limit: LIMIT, ..am::Config::SIGNALLING };
+    let mut entity = am::Entity::new(limits);
+    for (now_ms, pdu) in pdus(program).enumerate() {
+        let now_ns = now_ms as u64 * 10_000_000;
+        if let Ok(Pdu::Status(status)) = Pdu::parse(pdu, sn) {
+            let mut again = Vec::new();
+            status.write(sn, &mut again);
+            assert_eq!(Pdu::parse(&again, sn), Ok(Pdu::Status(status)));
+        }
+        let _ = entity.push(vec![7; 1 + now_ms % 50], ());
+        let mut out = Vec::new();
+        let _ = entity.pull(1 + now_ms % 30, now_ns, &mut out);
+        let _ = entity.receive(pdu, now_ns);
+        entity.expire(now_ns);
+        assert!(entity.memory() <= entity.most_memory());
+    }
+}
+
+/// What one entity sends to another that has got only some of it, and the other's answers.
+pub fn am_seeds() -> Vec<Vec<u8>> {
+    [(0, am::SnLength::Bits12), (1, am::SnLength::Bits18)]
+        .map(|(choice, sn)| {
+            let config = am::Config { sn, ..am::Config::SIGNALLING };
+            let (mut one, mut other) = (am::Entity::new(config), am::Entity::new(config));
+            let mut program = vec![choice];
+            for round in 0..20u64 {
+                let _ = one.push(vec![round as u8; 30], ());
+                for (sender, receiver) in [(&mut one, &mut other), (&mut other, &mut one)] {
+                    let mut pdu = Vec::new();
+                    while sender.pull(20, round * 50_000_000, &mut pdu).is_some() {
+                        program.push(pdu.len() as u8);
+                        program.extend(&pdu);
+                        if round % 3 > 0 {
+                            let _ = receiver.receive(&pdu, round * 50_000_000);
+                        }
+                        pdu.clear();
+                    }
+                    sender.expire(round * 50_000_000);
+                }
+            }
+            program
+        })
+        .to_vec()
 }

@@ -40,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "pfcp-endpoint", run: pfcp_endpoint, seeds: || folder("pfcp") },
     Target { name: "pipeline", run: pipeline::run, seeds: pipeline::seeds },
     Target { name: "rl-tree-model", run: rules::model, seeds: rules::models },
+    Target { name: "rlc-am", run: rlc::am, seeds: rlc::am_seeds },
     Target { name: "rlc-um", run: rlc::um, seeds: rlc::um_seeds },
     Target { name: "sbi", run: sbi_json, seeds: sbi_seeds },
     Target { name: "sbi-multipart", run: sbi_multipart, seeds: sbi_multipart_seeds },

@@ -1,16 +1,18 @@
-//! RLC (TS 38.322): segmentation and reassembly of SDUs.
+//! RLC (TS 38.322): segmentation and reassembly of SDUs, with retransmission in acknowledged mode.
 //!
 //! ```text
 //!  PDCP ──SDU──► transmitting entity ──PDU, as long as the grant──► MAC ~~~► receiving entity ──SDU──► PDCP
 //! ```
 //! [`um`] carries user data: an SDU that fits its grant gets one octet in front, and none is kept. Segments carry sequence
-//! numbers. Transparent mode adds nothing, so it needs no code.
+//! numbers. [`am`] carries signalling: all PDUs carry sequence numbers, and the receiver reports what it lacks.
+//! Transparent mode adds nothing, so it needs no code.
 //!
 //! State variables have the names of the standard (§7.1). Times are nanoseconds of any clock that the caller passes in.
 //! Every buffer has a limit in octets: what exceeds it is refused, and the caller counts it.
 //!
-//! Read first: [`um::Rx`].
+//! Read first: [`um::Rx`], then [`am`].
 
+pub mod am;
 mod segments;
 pub mod um;
 
@@ -78,6 +80,9 @@ pub enum PduError {
     /// It ends within its header, or behind it without data.
     #[error("the PDU is truncated")]
     Truncated,
+    /// A reserved type of control PDU.
+    #[error("the PDU has an unknown type")]
+    UnknownType,
     /// A later segment at offset 0, or a segment that contradicts others about the length of their SDU.
     #[error("the segment does not fit its SDU")]
     Inconsistent,
@@ -90,6 +95,9 @@ pub enum PduError {
     /// The reassembly buffer is full.
     #[error("the reassembly buffer is full")]
     NoRoom,
+    /// A status about SDUs that were never sent, with ranges that cannot be, or older than one that has come.
+    #[error("the status contradicts what was sent")]
+    Status,
 }
 
 /// Why an SDU was not taken for transmission.

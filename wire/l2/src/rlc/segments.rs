@@ -75,6 +75,18 @@ impl Segments {
         !matches!(self.have.as_slice(), [(0, _)])
     }
 
+    /// The octets that are missing: their first and last offset; `None` as the last one stands for the SDU's end.
+    pub(super) fn gaps(&self) -> impl Iterator<Item = (u16, Option<u16>)> + '_ {
+        let ends = std::iter::once(0).chain(self.have.iter().map(|(_, to)| *to));
+        let starts = self.have.iter().map(|(from, _)| Some(*from)).chain([self.total]);
+        ends.zip(starts).filter_map(|(from, until)| match until {
+            Some(until) if until <= from => None,
+            // Offsets are below `LONGEST_SDU`.
+            Some(until) => Some((from as u16, Some((until - 1) as u16))),
+            None => Some((from as u16, None)),
+        })
+    }
+
     /// The SDU, which [`Segments::is_whole`].
     pub(super) fn into_sdu(self) -> Vec<u8> {
         self.data
@@ -105,13 +117,16 @@ mod tests {
         add(&mut segments, 6, b"gh", false).unwrap();
         assert!(segments.has_gap());
         add(&mut segments, 2, b"cd", false).unwrap();
+        assert_eq!(segments.gaps().collect::<Vec<_>>(), [(0, Some(1)), (4, Some(5)), (8, None)]);
         assert_eq!(add(&mut segments, 6, b"g", false), Err(PduError::OutsideWindow));
         add(&mut segments, 9, b"j", true).unwrap();
+        let gaps = [(0, Some(1)), (4, Some(5)), (8, Some(8))];
+        assert_eq!(segments.gaps().collect::<Vec<_>>(), gaps, "the end is known");
         add(&mut segments, 1, b"bcdefgh", false).unwrap();
         add(&mut segments, 0, b"a", false).unwrap();
         assert!(!segments.is_whole() && segments.has_gap());
         add(&mut segments, 8, b"i", false).unwrap();
-        assert!(segments.is_whole());
+        assert!(segments.is_whole() && segments.gaps().next().is_none());
         assert_eq!(segments.into_sdu(), b"abcdefghij");
     }
 
