@@ -107,27 +107,27 @@ pub fn am(data: &[u8]) {
 
 /// What one entity sends to another that has got only some of it, and the other's answers.
 pub fn am_seeds() -> Vec<Vec<u8>> {
-    [(0, am::SnLength::Bits12), (1, am::SnLength::Bits18)]
-        .map(|(choice, sn)| {
-            let config = am::Config { sn, ..am::Config::SIGNALLING };
-            let (mut one, mut other) = (am::Entity::new(config), am::Entity::new(config));
-            let mut program = vec![choice];
-            for round in 0..20u64 {
-                let _ = one.push(vec![round as u8; 30], ());
-                for (sender, receiver) in [(&mut one, &mut other), (&mut other, &mut one)] {
-                    let mut pdu = Vec::new();
-                    while sender.pull(20, round * 50_000_000, &mut pdu).is_some() {
-                        program.push(pdu.len() as u8);
-                        program.extend(&pdu);
-                        if round % 3 > 0 {
-                            let _ = receiver.receive(&pdu, round * 50_000_000);
-                        }
-                        pdu.clear();
+    let program = |(choice, sn)| {
+        let config = am::Config { sn, ..am::Config::SIGNALLING };
+        let mut entities = [am::Entity::new(config), am::Entity::new(config)];
+        let mut program = vec![choice];
+        for round in 0..20u64 {
+            let now_ns = round * 50_000_000;
+            let _ = entities[0].push(vec![round as u8; 30], ());
+            for sender in 0..2 {
+                let mut pdu = Vec::new();
+                while entities[sender].pull(20, now_ns, &mut pdu).is_some() {
+                    program.push(pdu.len() as u8);
+                    program.extend(&pdu);
+                    if round % 3 > 0 {
+                        let _ = entities[1 - sender].receive(&pdu, now_ns);
                     }
-                    sender.expire(round * 50_000_000);
+                    pdu.clear();
                 }
+                entities[sender].expire(now_ns);
             }
-            program
-        })
-        .to_vec()
+        }
+        program
+    };
+    [(0, am::SnLength::Bits12), (1, am::SnLength::Bits18)].map(program).to_vec()
 }
