@@ -114,7 +114,10 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
             with_rights()?;
             crate::buffering::run(options)
         }),
-        Name::Midhaul { common, only } => finish(common, |options| crate::midhaul::run(options, only)),
+        Name::Midhaul { common, only } => finish(common, |options| {
+            with_rights()?;
+            crate::midhaul::run(options, only)
+        }),
         Name::Upf { part: Some(UpfPart::Count(part)), .. } => {
             crate::upf::instructions::count(part)?;
             Ok(ExitCode::SUCCESS)

@@ -1,8 +1,12 @@
 //! `midhaul`: the CU's relay, and the link between DU and CU (F1-U), by backend.
 //!
-//! Parts: `relay`, the CU between ports in memory, by protection of user data ([`relay`]).
+//! Parts: `relay`, the CU between ports in memory, by protection of user data ([`relay`]); `link`, DU and CU with a way between
+//! them ([`link`]), the paper's Figures 7 to 10.
 
+mod link;
+mod nodes;
 mod relay;
+mod sockets;
 
 use anyhow::bail;
 use net::time::Duration;
@@ -16,6 +20,12 @@ use crate::samples::{Axes, Results};
 const MPPS: Axes = Axes { x: "bearers", y: "packets per second and core", unit: "Mpps" };
 const NS: Axes = Axes { x: "bearers", y: "time per packet", unit: "ns" };
 
+const MPPS_BY_SIZE: Axes = Axes { x: "octets", y: "packets per second", unit: "Mpps" };
+const GBIT: Axes = Axes { x: "octets", y: "throughput of user packets", unit: "Gbit/s" };
+const US_BY_SIZE: Axes = Axes { x: "octets", y: "time", unit: "us" };
+const US_BY_LOAD: Axes = Axes { x: "thousand packets per second", y: "time", unit: "us" };
+const LOSS: Axes = Axes { x: "thousand packets per second", y: "packets lost", unit: "%" };
+
 /// Bearers of the promised figures.
 const BEARERS: usize = 1000;
 
@@ -27,15 +37,48 @@ struct Plan {
     /// Octets of the UE's IP packets.
     relay_sizes: Vec<usize>,
     bearers: Vec<usize>,
+    link_sizes: Vec<usize>,
+    /// Time per size.
+    link_time: Duration,
+    loads_kpps: Vec<usize>,
+    /// Time per load.
+    load_time: Duration,
+    /// Round trips per size.
+    round_trips: usize,
+    /// Pause between them.
+    pause_ns: u64,
 }
 
 impl Plan {
     fn new(quick: bool) -> Plan {
-        let (rounds, sample_ms, relay_sizes, bearers) = match quick {
-            true => (3, 8, vec![64, 1500], vec![1, BEARERS]),
-            false => (10, 20, vec![64, 128, 256, 512, 1024, 1500], vec![1, BEARERS, 100_000]),
-        };
-        Plan { rounds, sample: Duration::from_millis(sample_ms), relay_sizes, bearers }
+        let sizes = vec![64, 128, 256, 512, 1024, 1500];
+        let ms = Duration::from_millis;
+        match quick {
+            true => Plan {
+                rounds: 3,
+                sample: ms(8),
+                relay_sizes: vec![64, 1500],
+                bearers: vec![1, BEARERS],
+                link_sizes: vec![64, 256, 1500],
+                link_time: ms(60),
+                loads_kpps: vec![100, 500, 2000],
+                load_time: ms(60),
+                round_trips: 400,
+                pause_ns: 100_000,
+            },
+            false => Plan {
+                rounds: 10,
+                sample: ms(20),
+                relay_sizes: sizes.clone(),
+                bearers: vec![1, BEARERS, 100_000],
+                link_sizes: sizes,
+                link_time: ms(200),
+                loads_kpps: vec![50, 100, 200, 400, 800, 1600, 3200],
+                load_time: ms(200),
+                round_trips: 1000,
+                pause_ns: 200_000,
+            },
+        }
     }
 }
 
@@ -45,9 +88,18 @@ struct Run {
     progress: Progress,
     results: Results,
     checks: Vec<(String, bool, String)>,
+    /// Packets that must not be, by what they are.
+    counts: std::collections::BTreeMap<String, u64>,
+    /// The UE whose packets go round.
+    ue: Option<nodes::Ue>,
 }
 
 impl Run {
+    /// Adds packets that must not be. All together become one check.
+    fn count(&mut self, what: &str, packets: u64) {
+        *self.counts.entry(what.to_owned()).or_default() += packets;
+    }
+
     fn check(&mut self, name: &str, ok: bool, detail: String) {
         self.checks.push((name.to_owned(), ok, detail));
     }
@@ -66,6 +118,8 @@ impl Run {
 pub enum Part {
     /// The CU's relay between ports in memory.
     Relay,
+    /// DU and CU with a way between them.
+    Link,
 }
 
 /// Runs the experiment, or only the named parts.
@@ -74,13 +128,17 @@ pub enum Part {
 /// The machine gives this process no core.
 pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
     let cores = machine::cores();
-    let [core, ..] = cores.as_slice() else { bail!("no core to measure on") };
+    let [core, others @ ..] = cores.as_slice() else { bail!("no core to measure on") };
+    // The DU is on this one.
+    let other = others.first().copied().unwrap_or(*core);
     let mut experiment = Experiment::new("midhaul", options.quick);
     let mut run = Run {
         plan: Plan::new(options.quick),
         progress: Progress::new("midhaul"),
         results: Results::default(),
         checks: Vec::new(),
+        counts: std::collections::BTreeMap::new(),
+        ue: None,
     };
     experiment.param("rounds", run.plan.rounds);
     experiment.param("sample_ms", run.plan.sample.as_millis() as u64);
@@ -93,6 +151,12 @@ pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
         for bearers in run.plan.bearers.clone() {
             run.part("relay", |run| relay::run(run, bearers));
         }
+    }
+    if wanted(Part::Link) {
+        run.part("link", |run| link::run(run, [*core, other]));
+    }
+    for (what, count) in std::mem::take(&mut run.counts) {
+        run.check(&format!("no {what}"), count == 0, format!("{count}"));
     }
     for (name, ok, detail) in std::mem::take(&mut run.checks) {
         experiment.check(&name, ok, detail);
@@ -117,4 +181,25 @@ fn summarise(results: &Results, experiment: &mut Experiment) {
             experiment.ratios.insert(format!("cu_relay_mpps_{name}"), up.min(down));
         }
     }
+
+    for (way, name) in [(link::Way::Memif, ""), (link::Way::AfXdp, "_veth")] {
+        let series = |what: &str, way: link::Way| format!("throughput.{}.{what}", way.name());
+        for size in [64, 256] {
+            let gain = results.ratio(&series("mpps", way), &series("mpps", link::Way::Batched), size);
+            if let Some(gain) = gain {
+                let figure = format!("midhaul_throughput_{size}b_gain{name}_pct");
+                experiment.ratios.insert(figure, (gain - 1.0) * 100.0);
+            }
+        }
+        for quantile in ["p50", "p99"] {
+            let series = |way: link::Way| format!("rtt.{}.{quantile}", way.name());
+            if let Some(ratio) = results.ratio(&series(way), &series(link::Way::Batched), 64) {
+                let figure = format!("midhaul_rtt_{quantile}_reduction{name}_pct");
+                experiment.ratios.insert(figure, (1.0 - ratio) * 100.0);
+            }
+        }
+    }
+    // The paper's Figures 7 and 8 in words: on average over the sizes.
+    experiment.published.insert("midhaul_throughput_64b_gain_pct".to_owned(), 182.236);
+    experiment.published.insert("midhaul_rtt_p50_reduction_pct".to_owned(), 95.963);
 }
