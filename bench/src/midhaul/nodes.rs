@@ -65,6 +65,8 @@ impl Nodes {
             downlink: Radio::UNLIMITED,
             uplink: Radio::UNLIMITED,
             seed: 1,
+            // Nothing but user packets and their reports.
+            echo: None,
         };
         let (mut du, du_control, _events) = du::UserPlane::new(settings)?;
         let mut n3 = Vec::new();

@@ -135,6 +135,27 @@ pub enum Event {
         /// The message; on SRB1 and SRB2 with PDCP's header.
         sdu: Vec<u8>,
     },
+    /// An RRC message was sent again as often as allowed: the bearer has stopped.
+    RadioLinkFailure {
+        /// The UE.
+        c_rnti: u16,
+        /// The signalling bearer.
+        lcid: u8,
+    },
+    /// A CU does not answer Echo Requests any more.
+    PathFailed {
+        /// Number of the interface.
+        interface: u8,
+        /// The CU.
+        address: SocketAddr,
+    },
+    /// A CU that had failed answers again.
+    PathRestored {
+        /// Number of the interface.
+        interface: u8,
+        /// The CU.
+        address: SocketAddr,
+    },
     /// The CU does not know the tunnel to which the bearer's packets go.
     UnknownAtCu {
         /// The UE.

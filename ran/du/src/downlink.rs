@@ -29,7 +29,7 @@ impl UserPlane {
             Err(_) => return Verdict::Drop(DropReason::GtpuMalformed),
         };
         if packet.message_type() != message_type::G_PDU {
-            return self.signalling(input, &packet, *frame.peer, ports);
+            return self.signalling(input, &packet, *frame.peer, now_ns, ports);
         }
         if packet.unknown_required_extension().is_some() {
             self.reply(

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use l2::rlc::LONGEST_SDU;
 use l2::uu;
 use path::{Graph, Outputs, Ports};
 use pktio::poll::Waker;
@@ -16,6 +15,7 @@ use crate::control::{
 };
 use crate::exits::Exits;
 use crate::limit::Limit;
+use crate::paths::{Echo, Paths};
 use crate::radio::Radio;
 use crate::scheduler::Scheduler;
 use crate::stats::Stats;
@@ -61,6 +61,22 @@ pub struct Settings {
     pub uplink: Radio,
     /// What the radio link's losses and jitter follow from.
     pub seed: u64,
+    /// When CUs get Echo Requests; `None` for never.
+    pub echo: Option<Echo>,
+}
+
+impl Settings {
+    /// With radio links without limits, and the usual Echo Requests.
+    pub fn new(cell: NrCellId, interfaces: Vec<Interface>) -> Settings {
+        Settings {
+            cell,
+            interfaces,
+            downlink: Radio::UNLIMITED,
+            uplink: Radio::UNLIMITED,
+            seed: 1,
+            echo: Some(Echo::default()),
+        }
+    }
 }
 
 /// What becomes of a packet of a vector.
@@ -81,6 +97,7 @@ pub struct UserPlane {
     pub(crate) tables: Tables,
     pub(crate) timers: Timers,
     pub(crate) scheduler: Scheduler,
+    pub(crate) paths: Paths,
     pub(crate) exits: Exits,
     outputs: Outputs,
     pub(crate) ends: Ends,
@@ -112,6 +129,7 @@ impl UserPlane {
             cell,
             home: Slab::new(2 * VECTOR, PACKET_LEN),
             tables: Tables::new(cell, settings.downlink, settings.uplink),
+            paths: Paths::new(settings.echo),
             settings,
             timers: Timers::default(),
             exits: Exits::new(count, PACKET_LEN),
@@ -146,6 +164,7 @@ impl UserPlane {
     pub fn add_bearer(&mut self, c_rnti: u16, setup: &BearerSetup, now_ns: u64) -> Result<Added, Refused> {
         self.check(setup.cu.interface, setup.cu.address, Role::F1u)?;
         let bearer = self.tables.add_bearer(c_rnti, setup)?;
+        self.paths.add_user(&setup.cu, &mut self.timers, now_ns);
         status::arm(&mut self.timers, bearer, now_ns);
         Ok(Added { teid: bearer.teid, stats: Arc::clone(&bearer.stats) })
     }
@@ -164,7 +183,9 @@ impl UserPlane {
     /// See [`Refused`].
     pub fn redirect_bearer(&mut self, c_rnti: u16, lcid: u8, cu: Tunnel, now_ns: u64) -> Result<(), Refused> {
         self.check(cu.interface, cu.address, Role::F1u)?;
-        self.tables.redirect(c_rnti, lcid, cu)?;
+        let before = self.tables.redirect(c_rnti, lcid, cu)?;
+        self.paths.add_user(&cu, &mut self.timers, now_ns);
+        self.paths.remove_user(&before);
         if let Some(bearer) = self.tables.bearer_of(c_rnti, lcid) {
             status::arm(&mut self.timers, bearer, now_ns);
         }
@@ -177,6 +198,7 @@ impl UserPlane {
     /// See [`Refused`].
     pub fn remove_bearer(&mut self, c_rnti: u16, lcid: u8, ports: &mut Ports) -> Result<(), Refused> {
         let mut bearer = self.tables.remove_bearer(c_rnti, lcid)?;
+        self.paths.remove_user(&bearer.cu);
         self.stats.drops.count_n(DropReason::BearerReleased, bearer.tx.reset());
         status::send(&mut bearer, &Radio::UNLIMITED, true, &mut self.exits, &self.stats, ports);
         Ok(())
@@ -193,23 +215,6 @@ impl UserPlane {
         }
         self.forget(c_rnti);
         self.tables.remove_ue(c_rnti)
-    }
-
-    /// Sends an RRC message; see [`Control::send_rrc`].
-    ///
-    /// # Errors
-    /// See [`Refused`].
-    pub fn send_rrc(&mut self, c_rnti: u16, lcid: u8, sdu: Vec<u8>, now_ns: u64) -> Result<(), Refused> {
-        self.tables.ue(c_rnti).ok_or(Refused::UnknownUe)?;
-        if lcid != 0 {
-            return Err(Refused::UnknownBearer);
-        }
-        if sdu.is_empty() || sdu.len() > LONGEST_SDU {
-            return Err(Refused::Value);
-        }
-        self.send_signalling(c_rnti, lcid, sdu, now_ns);
-        self.stats.rrc.add(1);
-        Ok(())
     }
 
     /// Executes commands; returns whether there may be more.
@@ -251,6 +256,10 @@ impl UserPlane {
             match task {
                 Task::Status(teid) => self.status_is_due(teid, due_ns, ports),
                 Task::Reassembly(teid) => self.reassembly_is_due(teid, now_ns),
+                Task::Signalling(c_rnti, serial) => self.signalling_is_due(c_rnti, serial, due_ns, now_ns),
+                Task::Echo(interface, address) => {
+                    self.echo_is_due(interface, address, due_ns, now_ns, ports);
+                }
                 Task::Slot => self.slot(now_ns),
                 Task::FirstMessage(c_rnti, serial) => self.first_message_is_due(c_rnti, serial, ports),
             }

@@ -16,6 +16,7 @@ impl UserPlane {
         input: usize,
         packet: &Packet<'_>,
         peer: SocketAddr,
+        now_ns: u64,
         ports: &mut Ports,
     ) -> Verdict {
         match packet.message_type() {
@@ -43,8 +44,14 @@ impl UserPlane {
                 }
                 Verdict::Taken
             }
-            message_type::ECHO_RESPONSE
-            | message_type::END_MARKER
+            message_type::ECHO_RESPONSE => {
+                self.stats.signalling.add(1);
+                if let Some(sequence) = packet.sequence() {
+                    self.echo_response(input as u8, peer, sequence, now_ns);
+                }
+                Verdict::Taken
+            }
+            message_type::END_MARKER
             | message_type::SUPPORTED_EXTENSION_HEADERS
             | message_type::TUNNEL_STATUS => {
                 self.stats.signalling.add(1);

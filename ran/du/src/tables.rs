@@ -14,6 +14,7 @@ use crate::control::{BearerSetup, PdcpSn, Place, Refused, Tunnel};
 use crate::peers::PeerNumbers;
 use crate::radio::{Link, Radio};
 use crate::scheduler::{Mark, refresh};
+use crate::srb::{AM_BEARERS, Srb};
 use crate::stats::BearerStats;
 use crate::status::Reception;
 
@@ -74,6 +75,10 @@ pub(crate) struct Ue {
     pub(crate) uplink_queue: VecDeque<(u8, Vec<u8>)>,
     /// Octets of memory that they take.
     pub(crate) uplink_octets: usize,
+    /// SRB1 and SRB2.
+    pub(crate) srbs: [Option<Box<Srb>>; AM_BEARERS],
+    /// When a timer of these is due.
+    pub(crate) srb_due_ns: Option<u64>,
     /// Whether it gets grants.
     pub(crate) active: bool,
     /// Which of its bearers comes first in its next grant.
@@ -193,6 +198,8 @@ impl Tables {
             uplink: Link::new(self.uplink),
             uplink_queue: VecDeque::new(),
             uplink_octets: 0,
+            srbs: [None, None],
+            srb_due_ns: None,
             active: false,
             turn: 0,
         };
@@ -285,8 +292,8 @@ impl Tables {
         self.free.pop_front()
     }
 
-    /// Sends what a bearer carries to another tunnel.
-    pub(crate) fn redirect(&mut self, c_rnti: u16, lcid: u8, cu: Tunnel) -> Result<(), Refused> {
+    /// Sends what a bearer carries to another tunnel; returns the one before.
+    pub(crate) fn redirect(&mut self, c_rnti: u16, lcid: u8, cu: Tunnel) -> Result<Tunnel, Refused> {
         let position = self.position(c_rnti, lcid)?;
         let cu_peer = self.peers.take(cu.interface, cu.address).ok_or(Refused::Full)?;
         self.by_cu.insert((cu.address.ip(), cu.teid), position);
@@ -297,7 +304,7 @@ impl Tables {
         if (before.address.ip(), before.teid) != (cu.address.ip(), cu.teid) {
             self.forget_far_end(before.address, before.teid, position);
         }
-        Ok(())
+        Ok(before)
     }
 
     fn forget_far_end(&mut self, address: SocketAddr, teid: u32, position: u32) {

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::net::SocketAddr;
 
 /// Something to do. Who has it done checks whether it still applies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -10,6 +11,10 @@ pub(crate) enum Task {
     Status(u32),
     /// RLC's t-Reassembly of the bearer with this TEID.
     Reassembly(u32),
+    /// Timers of the signalling bearers of the UE with this C-RNTI and serial number.
+    Signalling(u16, u64),
+    /// An Echo Request to a CU, by interface and address.
+    Echo(u8, SocketAddr),
     /// Grants of a slot.
     Slot,
     /// The UE with this C-RNTI and serial number has had its time to send a first message.

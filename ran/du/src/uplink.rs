@@ -51,7 +51,7 @@ impl UserPlane {
             return self.deliver_uplink(&header, pdu, now_ns, ports);
         }
         let Some(bearer) = self.tables.bearer_of(header.c_rnti, header.lcid) else {
-            return self.signalling_bearer(&header, pdu);
+            return self.signalling_bearer(&header, pdu, now_ns);
         };
         frame.trim_front(PREFIX);
         let octets = frame.len();
@@ -75,7 +75,7 @@ impl UserPlane {
         ports: &mut Ports,
     ) -> Verdict {
         let Some(bearer) = self.tables.bearer_of(header.c_rnti, header.lcid) else {
-            return self.signalling_bearer(header, pdu);
+            return self.signalling_bearer(header, pdu, now_ns);
         };
         let received = bearer.rx.receive(pdu, now_ns);
         if !bearer.reassembly_timed
@@ -117,19 +117,6 @@ impl UserPlane {
         if let Some(due_ns) = bearer.rx.deadline_ns() {
             self.timers.set(due_ns, Task::Reassembly(teid));
         }
-    }
-
-    /// Handles a PDU on a channel without data bearer: RRC, or unknown.
-    fn signalling_bearer(&mut self, header: &Header, pdu: &[u8]) -> Verdict {
-        if header.lcid != 0 {
-            return Verdict::Drop(DropReason::UnknownBearer);
-        }
-        if let Some(ue) = self.tables.ue_mut(header.c_rnti) {
-            ue.confirmed = true;
-        }
-        self.stats.rrc.add(1);
-        self.tell(Event::Rrc { c_rnti: header.c_rnti, lcid: header.lcid, sdu: pdu.to_vec() });
-        Verdict::Taken
     }
 
     /// Handles what is not an RLC PDU.

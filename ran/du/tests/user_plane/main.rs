@@ -3,7 +3,9 @@
 
 mod faults;
 mod kernel;
+mod paths;
 mod radio;
+mod srb;
 mod straight;
 mod support;
 mod uplink;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use du::{Added, BearerSetup, Events, Interface, Place, Radio, Role, Settings, Tunnel, UserPlane};
+use du::{Added, BearerSetup, Events, Interface, Place, Role, Settings, Tunnel, UserPlane};
 use l2::uu::Header;
 use packet::gtpu;
 use packet::nr_u::{self, DeliveryStatus, Message};
@@ -38,16 +38,10 @@ pub fn settings() -> Settings {
         role,
         local: local.parse().unwrap(),
     };
-    Settings {
-        cell: NrCellId::new(CELL).unwrap(),
-        interfaces: vec![
-            interface("f1u", Role::F1u, "192.0.2.2:2152"),
-            interface("uu", Role::Uu, "198.51.100.1:38321"),
-        ],
-        downlink: Radio::UNLIMITED,
-        uplink: Radio::UNLIMITED,
-        seed: 1,
-    }
+    let interfaces =
+        vec![interface("f1u", Role::F1u, "192.0.2.2:2152"), interface("uu", Role::Uu, "198.51.100.1:38321")];
+    // Without Echo, a worker without packets has nothing to do.
+    Settings { echo: None, ..Settings::new(NrCellId::new(CELL).unwrap(), interfaces) }
 }
 
 /// A packet of the CU: a PDCP PDU with an 18-bit sequence number and `octets` octets that say which one it is.
