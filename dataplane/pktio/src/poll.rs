@@ -178,6 +178,13 @@ impl Poller {
     }
 }
 
+impl AsFd for Poller {
+    /// Readable while any of the poller's descriptors is, so that pollers nest.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,0 +1,256 @@
+//! How control reaches the user plane of UEs, and what it hears from there.
+//!
+//! A command goes through a channel to the worker, which executes it between two vectors and answers. All commands of one
+//! [`Control`] are executed in order.
+
+use std::net::SocketAddr;
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use l2::pdcp;
+use l2::rlc::um;
+use l2::sdap::Drb;
+use l2::uu::ContentionIdentity;
+use pktio::poll::Waker;
+use types::{NrCellId, Qfi};
+
+use crate::stats::{SessionStats, Stats};
+
+/// Most time that a command may take: a worker answers within microseconds unless it is stopped or stuck.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Most time that random access may take, with backoffs.
+const ACCESS_PATIENCE: Duration = Duration::from_secs(15);
+/// Events that wait to be read. More are lost and counted.
+const EVENTS: usize = 4096;
+
+/// A UE with a C-RNTI. The number is not used again before 4,096 other UEs had its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct UeId(pub(crate) u32);
+
+/// A PDU session of a UE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct SessionId(pub(crate) u32);
+
+/// A data bearer of a UE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct BearerId(pub(crate) u32);
+
+/// A data bearer of a session.
+#[derive(Debug)]
+pub struct BearerSetup {
+    /// Logical channel: 4 to 32.
+    pub lcid: u8,
+    /// Its identity, and in which directions it has the SDAP header; as in the configurations of `tx` and `rx`.
+    pub drb: Drb,
+    /// Whether it carries the QoS flows of the session that have no bearer of their own.
+    pub default: bool,
+    /// QoS flows that it carries.
+    pub flows: Vec<Qfi>,
+    /// Length of RLC's sequence numbers.
+    pub rlc: um::SnLength,
+    /// RLC's t-Reassembly.
+    pub t_reassembly: Duration,
+    /// PDCP, uplink.
+    pub tx: pdcp::Tx,
+    /// PDCP, downlink.
+    pub rx: pdcp::Rx,
+}
+
+/// Why a command was not executed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refused {
+    /// There is no such UE, session or bearer (any more).
+    #[error("no such UE, session or bearer")]
+    Unknown,
+    /// The C-RNTI, the logical channel or the bearer's identity is in use.
+    #[error("the C-RNTI, logical channel or bearer is in use")]
+    InUse,
+    /// A C-RNTI, logical channel, address or message that cannot be.
+    #[error("a value is out of range")]
+    Value,
+    /// SDAP refuses the bearer.
+    #[error("{0}")]
+    Sdap(#[from] l2::sdap::ConfigError),
+    /// The DU has answered no preamble, or asked to wait too often.
+    #[error("the distributed unit gives no C-RNTI")]
+    NoAnswer,
+    /// No number is left.
+    #[error("the tables are full")]
+    Full,
+    /// The worker has ended, or does not answer.
+    #[error("the user plane is not running")]
+    NotRunning,
+}
+
+/// What has happened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// An RRC message on SRB0.
+    Rrc {
+        /// The UE.
+        ue: UeId,
+        /// The message.
+        message: Vec<u8>,
+    },
+    /// The DU has released the UE's C-RNTI. The UE's context is still there.
+    ReleasedByDu {
+        /// The UE.
+        ue: UeId,
+    },
+}
+
+pub(crate) type Reply<T> = SyncSender<Result<T, Refused>>;
+
+/// What control can ask for.
+pub(crate) enum Command {
+    Access { cell: NrCellId, du: SocketAddr, identity: ContentionIdentity, reply: Reply<UeId> },
+    AddUe { cell: NrCellId, du: SocketAddr, c_rnti: u16, reply: Reply<UeId> },
+    RemoveUe { ue: UeId, reply: Reply<()> },
+    AddSession { ue: UeId, flow: Qfi, reply: Reply<(SessionId, Arc<SessionStats>)> },
+    RemoveSession { session: SessionId, reply: Reply<()> },
+    AddBearer { session: SessionId, setup: Box<BearerSetup>, reply: Reply<BearerId> },
+    RemoveBearer { bearer: BearerId, reply: Reply<()> },
+    SendRrc { ue: UeId, message: Vec<u8>, reply: Reply<()> },
+}
+
+/// A handle on the user plane; clones refer to the same one.
+#[derive(Clone, Debug)]
+pub struct Control {
+    commands: Sender<Command>,
+    /// Set when the worker has started.
+    waker: Arc<Mutex<Option<Waker>>>,
+    stats: Arc<Stats>,
+}
+
+/// The events of a user plane.
+#[derive(Debug)]
+pub struct Events(Receiver<Event>);
+
+impl Events {
+    /// The next event, if one comes in time.
+    pub fn next(&self, timeout: Duration) -> Option<Event> {
+        self.0.recv_timeout(timeout).ok()
+    }
+}
+
+/// The worker's ends of the channels.
+pub(crate) struct Ends {
+    pub(crate) commands: Receiver<Command>,
+    events: SyncSender<Event>,
+    waker: Arc<Mutex<Option<Waker>>>,
+}
+
+impl Ends {
+    /// Tells control; `false` if too many events wait. Where nobody listens, nothing is lost.
+    pub(crate) fn tell(&self, event: Event) -> bool {
+        !matches!(self.events.try_send(event), Err(TrySendError::Full(_)))
+    }
+
+    pub(crate) fn wake_with(&self, waker: Waker) {
+        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
+    }
+}
+
+pub(crate) fn channels(stats: &Arc<Stats>) -> (Control, Events, Ends) {
+    let (commands, receiver) = mpsc::channel();
+    let (events, event_receiver) = mpsc::sync_channel(EVENTS);
+    let waker = Arc::default();
+    let control = Control { commands, waker: Arc::clone(&waker), stats: Arc::clone(stats) };
+    (control, Events(event_receiver), Ends { commands: receiver, events, waker })
+}
+
+impl Control {
+    /// What the user plane has counted so far.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Gets a C-RNTI from the DU at `du` by random access, and adds the UE. Waits for the DU's answer: a second, and longer if
+    /// the DU asks to wait. `identity` should be random.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn access(
+        &self,
+        cell: NrCellId,
+        du: SocketAddr,
+        identity: ContentionIdentity,
+    ) -> Result<UeId, Refused> {
+        self.ask_for(ACCESS_PATIENCE, |reply| Command::Access { cell, du, identity, reply })
+    }
+
+    /// Adds a UE that has got a C-RNTI in a cell, whose DU is at `du`.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn add_ue(&self, cell: NrCellId, du: SocketAddr, c_rnti: u16) -> Result<UeId, Refused> {
+        self.ask(|reply| Command::AddUe { cell, du, c_rnti, reply })
+    }
+
+    /// Removes a UE with its sessions and bearers.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn remove_ue(&self, ue: UeId) -> Result<(), Refused> {
+        self.ask(|reply| Command::RemoveUe { ue, reply })
+    }
+
+    /// Adds a PDU session whose uplink packets are of one QoS flow. [`crate::Devices::attach`] gives it a TUN device.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn add_session(&self, ue: UeId, flow: Qfi) -> Result<(SessionId, Arc<SessionStats>), Refused> {
+        self.ask(|reply| Command::AddSession { ue, flow, reply })
+    }
+
+    /// Removes a session with its bearers.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn remove_session(&self, session: SessionId) -> Result<(), Refused> {
+        self.ask(|reply| Command::RemoveSession { session, reply })
+    }
+
+    /// Adds a data bearer to a session. Flows that move to it end with a marker on the bearer that they had.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn add_bearer(&self, session: SessionId, setup: BearerSetup) -> Result<BearerId, Refused> {
+        let setup = Box::new(setup);
+        self.ask(|reply| Command::AddBearer { session, setup, reply })
+    }
+
+    /// Removes a data bearer, and what waits on it for older packets.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn remove_bearer(&self, bearer: BearerId) -> Result<(), Refused> {
+        self.ask(|reply| Command::RemoveBearer { bearer, reply })
+    }
+
+    /// Sends an RRC message on SRB0.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn send_rrc(&self, ue: UeId, message: Vec<u8>) -> Result<(), Refused> {
+        self.ask(|reply| Command::SendRrc { ue, message, reply })
+    }
+
+    fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Refused> {
+        self.ask_for(PATIENCE, command)
+    }
+
+    fn ask_for<T>(
+        &self,
+        patience: Duration,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> Result<T, Refused> {
+        let (reply, answer) = mpsc::sync_channel(1);
+        self.commands.send(command(reply)).map_err(|_| Refused::NotRunning)?;
+        if let Some(waker) = &*self.waker.lock().unwrap_or_else(PoisonError::into_inner) {
+            waker.wake();
+        }
+        answer.recv_timeout(patience).unwrap_or(Err(Refused::NotRunning))
+    }
+}
