@@ -2,8 +2,10 @@
 
 use std::fs::File;
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use anyhow::Context as _;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
@@ -50,6 +52,35 @@ pub(crate) fn pin(cores: &[usize]) -> bool {
 pub(crate) fn thread_time() -> Duration {
     // Every Linux has this clock; if it failed, all durations would be zero.
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
+}
+
+/// The processor time of a thread, which any other one may read.
+pub(crate) struct Clock(PathBuf);
+
+impl Clock {
+    /// That of the calling thread.
+    pub(crate) fn of_this_thread() -> Clock {
+        Clock(PathBuf::from("/proc/thread-self/schedstat"))
+    }
+
+    /// That of a thread of this process with this name.
+    pub(crate) fn of(name: &str) -> anyhow::Result<Clock> {
+        for thread in std::fs::read_dir("/proc/self/task")? {
+            let folder = thread?.path();
+            let found = std::fs::read_to_string(folder.join("comm")).unwrap_or_default();
+            if found.trim_end() == name {
+                return Ok(Clock(folder.join("schedstat")));
+            }
+        }
+        anyhow::bail!("there is no thread `{name}`")
+    }
+
+    /// What it has used so far.
+    pub(crate) fn read(&self) -> anyhow::Result<Duration> {
+        let text = std::fs::read_to_string(&self.0)?;
+        let ns = text.split(' ').next().and_then(|ns| ns.parse().ok()).context("schedstat")?;
+        Ok(Duration::from_nanos(ns))
+    }
 }
 
 /// Keeps cores awake until it is dropped. Waking a core takes longer than most operations that are measured

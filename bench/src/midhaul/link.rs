@@ -81,8 +81,8 @@ impl Way {
 
 /// Namespaces of CU and DU, with a link between them, and a folder for memif.
 pub(super) struct Network {
-    cu: NetNs,
-    du: NetNs,
+    pub(super) cu: NetNs,
+    pub(super) du: NetNs,
     folder: tempfile::TempDir,
 }
 
@@ -110,7 +110,7 @@ impl Network {
     }
 
     /// The ends of a way: those of CU and DU.
-    fn open(&self, way: Way) -> anyhow::Result<[Box<dyn Port>; 2]> {
+    pub(super) fn open(&self, way: Way) -> anyhow::Result<[Box<dyn Port>; 2]> {
         let end = |namespace: &NetNs, address: IpAddr| -> anyhow::Result<Box<dyn Port>> {
             let local = SocketAddr::new(address, gtpu::PORT);
             namespace.enter(|| {
@@ -318,7 +318,7 @@ fn round_trips(
     way: Way,
     [cu_core, du_core]: [usize; 2],
 ) -> anyhow::Result<()> {
-    let Nodes { cu, n3, mut du, cu_plane: _cu_plane, du_control: _du_control } = Nodes::new()?;
+    let Nodes { cu, n3, mut du, cu_plane: _cu_plane, du_control: _du_control, .. } = Nodes::new()?;
     let [at_cu, at_du] = network.open(way)?;
     let (echo, mirror) = Echo::new(cu, &n3);
     let ports: Ports = vec![at_cu, Box::new(mirror)];

@@ -1,8 +1,10 @@
 //! `midhaul`: the CU's relay, and the link between DU and CU (F1-U), by backend.
 //!
 //! Parts: `relay`, the CU between ports in memory, by protection of user data ([`relay`]); `link`, DU and CU with a way between
-//! them ([`link`]), the paper's Figures 7 to 10.
+//! them ([`link`]), the paper's Figures 7 to 10; `hybrid`, how long packets wait at a CU that has a memif on one side and a socket on
+//! the other ([`hybrid`]), and the share of a core that it takes meanwhile.
 
+mod hybrid;
 mod link;
 mod nodes;
 mod relay;
@@ -24,6 +26,8 @@ const MPPS_BY_SIZE: Axes = Axes { x: "octets", y: "packets per second", unit: "M
 const GBIT: Axes = Axes { x: "octets", y: "throughput of user packets", unit: "Gbit/s" };
 const US_BY_SIZE: Axes = Axes { x: "octets", y: "time", unit: "us" };
 const US_BY_LOAD: Axes = Axes { x: "thousand packets per second", y: "time", unit: "us" };
+const US: Axes = Axes { x: "time-outs, ms", y: "time", unit: "us" };
+const CPU: Axes = Axes { x: "time-outs, ms", y: "share of a core while idle", unit: "%" };
 const LOSS: Axes = Axes { x: "thousand packets per second", y: "packets lost", unit: "%" };
 
 /// Bearers of the promised figures.
@@ -47,6 +51,8 @@ struct Plan {
     round_trips: usize,
     /// Pause between them.
     pause_ns: u64,
+    /// Packets one at a time at the hybrid CU, per contender, direction and round.
+    hybrid_packets: usize,
 }
 
 impl Plan {
@@ -65,6 +71,7 @@ impl Plan {
                 load_time: ms(60),
                 round_trips: 400,
                 pause_ns: 100_000,
+                hybrid_packets: 25,
             },
             false => Plan {
                 rounds: 10,
@@ -77,6 +84,7 @@ impl Plan {
                 load_time: ms(200),
                 round_trips: 1000,
                 pause_ns: 200_000,
+                hybrid_packets: 100,
             },
         }
     }
@@ -120,6 +128,8 @@ pub enum Part {
     Relay,
     /// DU and CU with a way between them.
     Link,
+    /// A CU with memif on F1-U and a kernel socket on N3: what it waits for while nothing comes.
+    Hybrid,
 }
 
 /// Runs the experiment, or only the named parts.
@@ -154,6 +164,9 @@ pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
     }
     if wanted(Part::Link) {
         run.part("link", |run| link::run(run, [*core, other]));
+    }
+    if wanted(Part::Hybrid) {
+        run.part("hybrid", |run| hybrid::run(run, [*core, other]));
     }
     for (what, count) in std::mem::take(&mut run.counts) {
         run.check(&format!("no {what}"), count == 0, format!("{count}"));
@@ -199,6 +212,7 @@ fn summarise(results: &Results, experiment: &mut Experiment) {
             }
         }
     }
+    hybrid::summarise(results, experiment);
     // The paper's Figures 7 and 8 in words: on average over the sizes.
     experiment.published.insert("midhaul_throughput_64b_gain_pct".to_owned(), 182.236);
     experiment.published.insert("midhaul_rtt_p50_reduction_pct".to_owned(), 95.963);

@@ -39,15 +39,22 @@ pub(super) struct Nodes {
     pub(super) cu_plane: UserPlane,
     pub(super) du: du::UserPlane,
     pub(super) du_control: du::Control,
-    /// The CU's TEIDs on N3.
+    /// The CU's TEIDs on N3, by UE.
     pub(super) n3: Vec<u32>,
+    /// Those on F1-U.
+    pub(super) f1u: Vec<u32>,
 }
 
 impl Nodes {
-    /// Nodes whose bearers are connected, and whose data is not protected.
+    /// Nodes whose bearers are connected, and whose data is not protected. Their ends are in memory.
     pub(super) fn new() -> anyhow::Result<Nodes> {
-        let (cu_address, du_address, end) =
-            (IpAddr::V4(CU), IpAddr::V4(DU), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
+        let end = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+        Nodes::with_upf(end, end)
+    }
+
+    /// The same with a UPF at an address, and the CU at another on N3.
+    pub(super) fn with_upf(end: IpAddr, upf: IpAddr) -> anyhow::Result<Nodes> {
+        let (cu_address, du_address) = (IpAddr::V4(CU), IpAddr::V4(DU));
         let interfaces =
             vec![Interface::new("f1u", Role::F1u, cu_address), Interface::new("n3", Role::N3, end)];
         let (cu_plane, cu, _events) = UserPlane::new(interfaces)?;
@@ -69,9 +76,9 @@ impl Nodes {
             echo: None,
         };
         let (mut du, du_control, _events) = du::UserPlane::new(settings)?;
-        let mut n3 = Vec::new();
+        let (mut n3, mut f1u) = (Vec::new(), Vec::new());
         for ue in 0..UES {
-            let session = cu_plane.open(END, Tunnel { address: end, teid: ue.into() })?;
+            let session = cu_plane.open(END, Tunnel { address: upf, teid: ue.into() })?;
             let tx = Tx::new(config(Direction::Downlink)?, Security::none());
             let rx = Rx::new(config(Direction::Uplink)?, Security::none(), RxConfig::default());
             let bearer = cu_plane.add(session, F1U, BearerConfig::new(tx, rx, true, vec![Qfi::new(QFI)?]))?;
@@ -85,8 +92,9 @@ impl Nodes {
             let added = du.add_bearer(1 + ue, &BearerSetup::new(LCID, to), 0)?;
             cu_plane.connect(session, bearer, Tunnel { address: du_address, teid: added.teid })?;
             n3.push(cu_plane.n3_tunnel(session).teid);
+            f1u.push(to.teid);
         }
-        Ok(Nodes { cu, cu_plane, du, du_control, n3 })
+        Ok(Nodes { cu, cu_plane, du, du_control, n3, f1u })
     }
 }
 
@@ -189,7 +197,7 @@ fn upf() -> SocketAddr {
 }
 
 /// A packet of the UPF for the UE with this TEID, of `size` octets that begin with a time stamp.
-fn from_upf(teid: u32, size: usize) -> Vec<u8> {
+pub(super) fn from_upf(teid: u32, size: usize) -> Vec<u8> {
     let container = Some(PduSession::Downlink { qfi: QFI, rqi: false, ppi: None });
     let mut message = vec![0; gtpu::encapsulation_len(container)];
     gtpu::encapsulate(&mut message, teid, size, container);
@@ -278,13 +286,26 @@ impl Ue {
         self.size = size;
     }
 
-    /// The next PDU.
+    /// The next PDU, on `uu`.
     pub(super) fn next(&mut self, message: &mut Vec<u8>) -> anyhow::Result<()> {
-        let header = l2::uu::Header::uplink(CELL, 1, LCID).octets();
         message.clear();
-        message.extend(header);
+        message.extend(l2::uu::Header::uplink(CELL, 1, LCID).octets());
         // RLC: a whole SDU.
         message.push(0);
+        self.append(message)
+    }
+
+    /// The next PDU, as the DU sends it to the CU's tunnel.
+    pub(super) fn next_on_f1u(&mut self, teid: u32, message: &mut Vec<u8>) -> anyhow::Result<()> {
+        message.clear();
+        message.extend([0; gtpu::HEADER_LEN]);
+        self.append(message)?;
+        let length = message.len() - gtpu::HEADER_LEN;
+        gtpu::encapsulate(&mut message[..gtpu::HEADER_LEN], teid, length, None).context("it fits")?;
+        Ok(())
+    }
+
+    fn append(&mut self, message: &mut Vec<u8>) -> anyhow::Result<()> {
         let pdu = message.len();
         message.extend(vec![0; self.tx.header_len()]);
         message.push(0x80 | QFI);

@@ -1,9 +1,7 @@
 //! A user plane without packets: the share of a core that its worker takes, and how long the first packet after a pause needs.
 //! The ports are queues in memory, which, like DPDK's devices, cannot wake a thread.
 
-use std::path::PathBuf;
-
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use net::time::{self, Duration};
 use pktio::{memory, poll};
 
@@ -11,7 +9,7 @@ use super::subscriber::Subscriber;
 use super::traffic::Template;
 use super::world::World;
 use super::{DEFAULT_SESSIONS, LOAD, Run, US};
-use crate::machine;
+use crate::machine::{self, Clock};
 
 /// Pause before each packet, in which the worker falls asleep.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -35,7 +33,7 @@ pub(super) fn run(run: &mut Run, core: usize) -> anyhow::Result<()> {
     machine::pin(&[core]);
     let serving = world.serve(vec![Box::new(n3), Box::new(n6)], POLL);
     machine::pin(&run.cores[..1]);
-    let (_serving, clock) = (serving?, Clock::of_worker()?);
+    let (_serving, clock) = (serving?, Clock::of(World::WORKER)?);
     let mut template = Template::new(true, SIZE)?;
     for round in 0..run.plan.rounds {
         run.progress.say(&format!("without packets, round {round}"));
@@ -75,7 +73,7 @@ pub(super) fn run(run: &mut Run, core: usize) -> anyhow::Result<()> {
 fn naps() -> anyhow::Result<f64> {
     let napping = std::thread::spawn(|| {
         poll::nap_precisely()?;
-        let clock = Clock(PathBuf::from("/proc/thread-self/schedstat"));
+        let clock = Clock::of_this_thread();
         let (start, before) = (time::now_std(), clock.read()?);
         while start.elapsed() < SILENCE {
             time::sleep_thread(path::NAP);
@@ -84,26 +82,4 @@ fn naps() -> anyhow::Result<f64> {
         Ok(100.0 * used.as_secs_f64() / took.as_secs_f64())
     });
     napping.join().unwrap_or_else(|_| anyhow::bail!("a panic while napping"))
-}
-
-/// The processor time of a thread.
-struct Clock(PathBuf);
-
-impl Clock {
-    fn of_worker() -> anyhow::Result<Clock> {
-        for thread in std::fs::read_dir("/proc/self/task")? {
-            let folder = thread?.path();
-            let name = std::fs::read_to_string(folder.join("comm")).unwrap_or_default();
-            if name.trim_end() == World::WORKER {
-                return Ok(Clock(folder.join("schedstat")));
-            }
-        }
-        anyhow::bail!("the worker's thread is not there")
-    }
-
-    fn read(&self) -> anyhow::Result<Duration> {
-        let text = std::fs::read_to_string(&self.0)?;
-        let ns = text.split(' ').next().and_then(|ns| ns.parse().ok()).context("schedstat")?;
-        Ok(Duration::from_nanos(ns))
-    }
 }
