@@ -84,6 +84,12 @@ fn gtpu(data: &[u8]) {
         let packet = Packet::new(&built).expect("what we build is well-formed");
         assert_eq!(Signalling::parse(&packet), Ok(signalling));
     }
+    if let Some(usual) = packet::nr_u::usual(data) {
+        let packet = Packet::new(data).expect("what is usual is well-formed");
+        assert!(
+            matches!(Message::of(&packet), Ok(Some(Message::UserData(read))) if read.sequence == usual.sequence)
+        );
+    }
     if let Ok(packet) = Packet::new(data) {
         assert!(packet.payload().len() <= data.len());
         ip(packet.payload());

@@ -11,7 +11,7 @@
 //!  5: what to discard, what to report      6: [data rate] [lost ranges] [PDCP SNs] [cause]
 //!     padding up to the end of the extension header
 //! ```
-//! [`Message::parse`] reads a container; [`encapsulate`] writes the usual DL USER DATA with the GTP-U header in front of a
+//! [`Message::parse`] reads a container, [`usual`] a packet with the usual one; [`encapsulate`] writes the usual DL USER DATA with the GTP-U header in front of a
 //! payload, and [`DeliveryStatus::write`] a whole G-PDU without payload.
 
 use crate::gtpu::{HEADER_LEN, Packet, extension_type, message_type};
@@ -393,4 +393,37 @@ pub fn encapsulate(
         extension_type::NONE,
     ];
     Some(USER_DATA_HEADER)
+}
+
+/// What [`usual`] has read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Usual {
+    /// The tunnel.
+    pub teid: u32,
+    /// NR-U sequence number.
+    pub sequence: u32,
+    /// The CU asks for a delivery status.
+    pub report_polling: bool,
+    /// Where the whole message ends. The payload begins behind [`USER_DATA_HEADER`] octets.
+    pub end: usize,
+}
+
+/// Reads a G-PDU with the headers that [`encapsulate`] writes. `None` for all other messages, which [`Packet::new`] and
+/// [`Message::of`] read.
+#[inline(always)]
+pub fn usual(bytes: &[u8]) -> Option<Usual> {
+    let head: &[u8; USER_DATA_HEADER] = bytes.first_chunk()?;
+    let end = HEADER_LEN + usize::from(u16::from_be_bytes([head[2], head[3]]));
+    let is_usual = head[..2] == [0x34, message_type::G_PDU]
+        && head[11..13] == [extension_type::NR_RAN_CONTAINER, 2]
+        && head[13] & !flag::REPORT_POLLING == 0
+        && head[14] == 0
+        && head[19] == extension_type::NONE
+        && (USER_DATA_HEADER..=bytes.len()).contains(&end);
+    is_usual.then(|| Usual {
+        teid: be32(head, 4),
+        sequence: be24(head, 15),
+        report_polling: head[13] != 0,
+        end,
+    })
 }

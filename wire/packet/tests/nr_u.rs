@@ -39,6 +39,39 @@ fn user_data_goes_in_front_of_its_payload() {
     assert!(nr_u::encapsulate(&mut [0; 64], 1, 65_523, 1, false).is_some());
 }
 
+/// What is read in one look says the same as what is read in steps; all other packets are left to the latter.
+#[test]
+fn the_usual_packet_is_read_as_any_other() {
+    let read = |bytes: &[u8]| {
+        let usual = nr_u::usual(bytes)?;
+        let packet = Packet::new(bytes).unwrap();
+        let expected = UserData {
+            sequence: usual.sequence,
+            report_polling: usual.report_polling,
+            ..UserData::default()
+        };
+        assert_eq!(Message::of(&packet), Ok(Some(Message::UserData(expected))), "{bytes:02x?}");
+        assert_eq!((packet.teid(), packet.header_len()), (usual.teid, USER_DATA_HEADER));
+        assert_eq!(packet.bytes().len(), usual.end);
+        Some(usual)
+    };
+    for (payload, trailer) in [(hex(INNER), 0), (Vec::new(), 0), (hex(INNER), 5)] {
+        let mut bytes = [vec![0; USER_DATA_HEADER], payload.clone(), vec![9; trailer]].concat();
+        nr_u::encapsulate(&mut bytes[..USER_DATA_HEADER], 7, payload.len(), 0x0012_3456, true).unwrap();
+        let usual = read(&bytes).unwrap();
+        assert_eq!((usual.teid, usual.sequence, usual.report_polling), (7, 0x0012_3456, true));
+        damaged(&bytes, |bytes| {
+            read(bytes);
+        });
+        for bit in 0..8 * USER_DATA_HEADER {
+            let mut changed = bytes.clone();
+            changed[bit / 8] ^= 0x80 >> (bit % 8);
+            read(&changed);
+        }
+    }
+    assert_eq!(read(&gtpu::build_gpdu(1, None, b"x").unwrap()), None);
+}
+
 /// Every field of DL USER DATA, laid out by hand from figure 5.5.2.1-1.
 #[test]
 fn all_fields_of_user_data_are_read() {
