@@ -31,7 +31,8 @@ use pktio::{Pool, Port, VECTOR, Vector};
 
 pub use nodes::{Node, NodeCounts, NodeTotals, Stopwatch};
 pub use outputs::Outputs;
-pub use worker::{NAP, Plan, Shared, Worker};
+pub use pktio::poll::NAP;
+pub use worker::{Plan, Shared, Worker};
 
 /// The ports of a worker, by number of the interface.
 pub type Ports = Vec<Box<dyn Port>>;

@@ -18,21 +18,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use pktio::crossing::{Crossed, Crossing, Parcel};
-use pktio::poll::{self, Poller, Waker};
+use pktio::poll::{self, DEAF_SPIN, NAP, Patience, Poller, Waker};
 use pktio::{VECTOR, Vector};
 
 use crate::{Graph, Ports};
 
 /// Most vectors taken from one input before the others get their turn.
 const BUDGET: usize = 16;
-/// Least time of polling silent inputs before the worker sleeps, unless the configuration says otherwise:
-/// longer than the pauses within a burst.
-const SPIN: Duration = Duration::from_micros(20);
-/// Least time of polling when an input cannot wake the worker: a pause within a transfer must not cost a nap.
-const DEAF_SPIN: Duration = Duration::from_millis(2);
-/// Sleep between two looks at inputs that cannot wake the worker. A first packet waits for so long at most; each look
-/// takes some microseconds.
-pub const NAP: Duration = Duration::from_micros(220);
 /// Sleep while a port has packets that it could not send.
 const RETRY: Duration = Duration::from_millis(1);
 /// Errors in a row after which an input is not read for a while: otherwise its worker would spin.
@@ -54,32 +46,6 @@ struct InputErrors {
     suspended_until_ns: Option<u64>,
     /// Whether this has been logged.
     logged: bool,
-}
-
-/// How long a worker polls silent inputs before it sleeps.
-///
-/// Waking up delays a packet by about ten microseconds; polling takes processor time. If a packet comes soon
-/// after the worker has fallen asleep, longer polling would have caught it, so the time is doubled, up to
-/// `most`. If it comes later, the time is halved. So traffic with pauses shorter than `most` is soon served
-/// without sleeping, and a silent interface costs little.
-#[derive(Debug, Clone, Copy)]
-struct Patience {
-    most: Duration,
-    now: Duration,
-}
-
-impl Patience {
-    fn new(most: Duration) -> Patience {
-        Patience { most, now: most.min(SPIN) }
-    }
-
-    /// The worker slept; the next packet came `pause` after the last one.
-    fn slept(&mut self, pause: Duration) {
-        self.now = match pause < self.most {
-            true => (self.now * 2).clamp(SPIN.min(self.most), self.most),
-            false => (self.now / 2).max(SPIN.min(self.most)),
-        };
-    }
 }
 
 /// How a worker runs.
@@ -254,7 +220,7 @@ impl<G: Graph> Run<G> {
                 continue;
             }
             let idle = between(last_packet_ns, now_ns);
-            if idle < if deaf { DEAF_SPIN.max(self.patience.most) } else { self.patience.now } {
+            if idle < if deaf { DEAF_SPIN.max(self.patience.most()) } else { self.patience.now() } {
                 std::hint::spin_loop();
                 continue;
             }
@@ -424,29 +390,5 @@ impl<G: Graph> Run<G> {
             crossing.flush(false);
             self.graph.crossed(input, crossed);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_worker_looks_longer_while_that_catches_packets() {
-        let us = Duration::from_micros;
-        let mut patience = Patience::new(us(1000));
-        assert_eq!(patience.now, SPIN);
-        for _ in 0..10 {
-            patience.slept(us(400));
-        }
-        assert_eq!(patience.now, us(1000));
-        for _ in 0..10 {
-            patience.slept(us(5000));
-        }
-        assert_eq!(patience.now, SPIN, "a silent interface");
-
-        let mut none = Patience::new(Duration::ZERO);
-        none.slept(us(1));
-        assert_eq!(none.now, Duration::ZERO, "never polls in vain");
     }
 }

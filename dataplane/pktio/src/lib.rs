@@ -6,6 +6,7 @@
 //! - [`tun::TunPort`]: IP packets of a TUN device (N6, a UE's interface);
 //! - [`stack`]: the same two on frames of AF_XDP ([`af_xdp`]) or DPDK;
 //! - [`interface`] opens all of them as a configuration says;
+//! - [`datagram`]: sockets over all of them, for programs written against UDP sockets;
 //! - [`memory`]: queues for tests; sources and sinks for measuring a pipeline alone.
 //!
 //! The kernel's super-packets never enter a vector: [`offload`] cuts them into frames with whole checksums, and joins
@@ -25,6 +26,7 @@ pub mod af_xdp;
 pub mod bpf;
 pub mod capture;
 pub mod crossing;
+pub mod datagram;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod frame;

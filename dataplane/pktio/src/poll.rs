@@ -20,6 +20,15 @@ const WAKE: u64 = u64::MAX;
 /// Events taken per wait; more stay ready for the next one.
 const EVENTS: usize = 64;
 
+/// Least time of polling silent inputs before a thread sleeps, unless the configuration says otherwise:
+/// longer than the pauses within a burst.
+const SPIN: Duration = Duration::from_micros(20);
+/// Least time of polling when a port cannot wake its thread: a pause within a transfer must not cost a nap.
+pub const DEAF_SPIN: Duration = Duration::from_millis(2);
+/// Sleep between two looks at ports that cannot wake their thread. A first packet waits for so long at most; each look
+/// takes some microseconds.
+pub const NAP: Duration = Duration::from_micros(220);
+
 /// Wakes a [`Poller`] from any thread.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<EventFd>);
@@ -115,6 +124,43 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Joi
     })
 }
 
+/// How long a thread polls silent ports before it sleeps.
+///
+/// Waking up delays a packet by about ten microseconds; polling takes processor time. If a packet comes soon
+/// after the thread has fallen asleep, longer polling would have caught it, so the time is doubled, up to
+/// `most`. If it comes later, the time is halved. So traffic with pauses shorter than `most` is soon served
+/// without sleeping, and a silent interface costs little.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    most: Duration,
+    now: Duration,
+}
+
+impl Patience {
+    /// Polls for `most` at the longest.
+    pub fn new(most: Duration) -> Patience {
+        Patience { most, now: most.min(SPIN) }
+    }
+
+    /// How long to poll now.
+    pub fn now(&self) -> Duration {
+        self.now
+    }
+
+    /// The longest time.
+    pub fn most(&self) -> Duration {
+        self.most
+    }
+
+    /// The thread slept; the next packet came `pause` after the last one.
+    pub fn slept(&mut self, pause: Duration) {
+        self.now = match pause < self.most {
+            true => (self.now * 2).clamp(SPIN.min(self.most), self.most),
+            false => (self.now / 2).max(SPIN.min(self.most)),
+        };
+    }
+}
+
 /// The result of [`Poller::wait`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ready {
@@ -188,6 +234,25 @@ impl AsFd for Poller {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_polls_longer_while_that_catches_packets() {
+        let us = Duration::from_micros;
+        let mut patience = Patience::new(us(1000));
+        assert_eq!(patience.now, SPIN);
+        for _ in 0..10 {
+            patience.slept(us(400));
+        }
+        assert_eq!(patience.now, us(1000));
+        for _ in 0..10 {
+            patience.slept(us(5000));
+        }
+        assert_eq!(patience.now, SPIN, "a silent interface");
+
+        let mut none = Patience::new(Duration::ZERO);
+        none.slept(us(1));
+        assert_eq!(none.now, Duration::ZERO, "never polls in vain");
+    }
 
     #[test]
     fn wakers_end_a_wait_and_descriptors_report_their_token() {

@@ -208,7 +208,8 @@ impl UdpPort {
         if status < 0 { Err(io::Error::last_os_error().into()) } else { Ok(ports) }
     }
 
-    fn bind_plain(address: SocketAddr, shared: bool) -> io::Result<UdpPort> {
+    /// Without [`UDP_GRO`](UdpPort::bind): no datagram waits in the port.
+    pub(crate) fn bind_plain(address: SocketAddr, shared: bool) -> io::Result<UdpPort> {
         let options = net::udp::Options { reuse_port: shared, ..net::udp::Options::default() };
         let socket = net::udp::bind_std(address, options)?;
         // Beyond the system's limit with CAP_NET_ADMIN, else up to it.
@@ -239,6 +240,11 @@ impl UdpPort {
     /// sockets ([`UdpPort::bind_group`]): between machines the pieces are cut, on one machine they arrive whole.
     pub fn keep_tunnels_apart(&mut self) {
         self.one_tunnel = true;
+    }
+
+    /// The socket.
+    pub(crate) fn socket(&self) -> &Arc<UdpSocket> {
+        &self.socket
     }
 
     /// The address the socket is bound to.

@@ -16,7 +16,7 @@ use net::link::Cidr;
 use packet::ethernet::Mac;
 use telemetry::DropReason;
 
-use super::{Interface, LinkConfig, OpenError, Setup, Traffic, own};
+use super::{Content, Interface, LinkConfig, OpenError, Setup, Traffic, own};
 use crate::af_xdp::device::{Device, Listening};
 use crate::af_xdp::{self, AfXdpError, AfXdpPort, Memory, Options};
 use crate::bpf::filter::Select;
@@ -109,7 +109,7 @@ impl Member {
                 let local = self.interface.local();
                 selects.push(Select::Udp(local.ip(), local.port()));
             }
-            Traffic::Tunnels | Traffic::Device(_) => {}
+            Traffic::Tunnels | Traffic::Datagrams(_) | Traffic::Device(_) => {}
         }
         selects
     }
@@ -119,7 +119,8 @@ impl Member {
         let tunnels = self.interface.has_tunnels();
         let local =
             tunnels.then(|| self.interface.local().ip()).filter(|local| self.own().all(|own| own != *local));
-        Share { tags: self.tags(), addresses: self.own().chain(local).collect(), others: !tunnels }
+        let others = self.interface.content() == Content::Packets;
+        Share { tags: self.tags(), addresses: self.own().chain(local).collect(), others }
     }
 }
 

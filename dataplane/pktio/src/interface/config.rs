@@ -26,6 +26,8 @@ pub enum Content {
     Tunnels,
     /// IP packets with addresses of others.
     Packets,
+    /// Datagrams of UDP at the interface's own addresses, whose ports are bound later.
+    Datagrams,
 }
 
 /// Access to an interface's packets.
@@ -305,12 +307,12 @@ impl LinkConfig {
         match backend {
             Backend::Kernel => {
                 let hint = "leave it out, or choose `backend: af_xdp`, `dpdk` or `memif`";
-                has(self.device.is_some() && tunnels, "device", hint)?;
+                has(self.device.is_some() && content != Content::Packets, "device", hint)?;
                 has(!self.vlan.is_empty(), "vlan", hint)?;
                 has(!self.addresses.is_empty(), "addresses", "the kernel's addresses and routes count")?;
-                if !tunnels && self.device().is_empty() {
+                if content == Content::Packets && self.device().is_empty() {
                     return Err(format!("{what} needs a device, such as `device: gw0`"));
-                } else if !tunnels {
+                } else if content == Content::Packets {
                     tun::check_name(self.device()).map_err(|error| error.to_string())?;
                 }
             }
@@ -321,6 +323,11 @@ impl LinkConfig {
                     Backend::Memif => "\"memif0,role=server,socket=/run/godwit/n3.sock\"",
                 };
                 return Err(format!("the backend {backend} needs a device, such as `device: {example}`"));
+            }
+            Backend::AfXdp if content == Content::Datagrams && self.addresses.is_empty() => {
+                return Err("datagrams need addresses of their own, `addresses: [10.0.0.1/24]`: ports are bound later, \
+                            and the kernel could not be told which are taken from it"
+                    .into());
             }
             Backend::AfXdp => {
                 tun::check_name(self.device()).map_err(|error| error.to_string())?;

@@ -38,6 +38,7 @@ pub use workers::WorkersConfig;
 use crate::af_xdp::{AfXdpError, Memory};
 use crate::capture::{Tap, Taps};
 use crate::outbox::Outbox;
+use crate::stack::datagram::Endpoints;
 use crate::tun::TunPort;
 use crate::udp::{GroupError, UdpPort};
 use crate::{Port, VECTOR, crossing};
@@ -65,6 +66,8 @@ pub enum Traffic {
     /// IP packets, on a device that bypasses the kernel. Where the kernel uses the device too, those to addresses of these
     /// prefixes.
     Packets(Vec<Cidr>),
+    /// Datagrams at the link's addresses, of these endpoints, on a device that bypasses the kernel.
+    Datagrams(Arc<Endpoints>),
     /// IP packets or frames, on a device of the kernel that has been set up.
     Device(TunPort),
 }
@@ -75,6 +78,7 @@ impl Interface {
         match self.traffic {
             Traffic::Tunnels => Content::Tunnels,
             Traffic::Packets(_) | Traffic::Device(_) => Content::Packets,
+            Traffic::Datagrams(_) => Content::Datagrams,
         }
     }
 

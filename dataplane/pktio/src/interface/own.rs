@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use net::link::Cidr;
 
-use super::{Interface, OpenError, Setup, tap};
+use super::{Content, Interface, OpenError, Setup, Traffic, tap};
 use crate::capture::Tapped;
 use crate::outbox::{self, Outbox};
 use crate::stack::Neighbours;
+use crate::stack::datagram::DatagramStack;
 use crate::stack::ip::IpStack;
 use crate::stack::resolver::Resolver;
 use crate::stack::udp::UdpStack;
@@ -44,7 +45,7 @@ pub fn interfaces<F: FramePort + 'static>(
     let shares = interfaces.iter().map(|interface| Share {
         tags: interface.link.tags(),
         addresses: interface.link.addresses.iter().map(Cidr::address).collect(),
-        others: !interface.has_tunnels(),
+        others: interface.content() == Content::Packets,
     });
     let shares: Vec<Share> = shares.collect();
     let trunks: Vec<_> = queues.into_iter().map(|frames| Trunk::new(frames, &shares)).collect();
@@ -89,10 +90,16 @@ pub fn stack<F: FramePort + 'static>(
     mtu: usize,
 ) -> io::Result<Box<dyn Port>> {
     let tags = interface.link.tags();
-    Ok(if interface.has_tunnels() {
-        Box::new(UdpStack::new(frames, interface.local(), tags, neighbours)?.with_mtu(mtu))
-    } else {
-        Box::new(IpStack::new(frames, tags, neighbours)?.with_mtu(mtu))
+    Ok(match &interface.traffic {
+        Traffic::Tunnels => {
+            Box::new(UdpStack::new(frames, interface.local(), tags, neighbours)?.with_mtu(mtu))
+        }
+        Traffic::Datagrams(endpoints) => {
+            Box::new(DatagramStack::new(frames, endpoints, tags, neighbours, mtu)?)
+        }
+        Traffic::Packets(_) | Traffic::Device(_) => {
+            Box::new(IpStack::new(frames, tags, neighbours)?.with_mtu(mtu))
+        }
     })
 }
 

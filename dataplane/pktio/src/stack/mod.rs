@@ -3,6 +3,7 @@
 //! ```text
 //! N3: UDP payloads with a peer ◄──► UdpStack ──┐
 //!                                              ├── FramePort (AF_XDP, DPDK)
+//! any port: payloads           ◄──► DatagramStack
 //! N6: IP packets               ◄──► IpStack  ──┘
 //!                                      │
 //!                                 Neighbours: the kernel's tables, or our own ARP and neighbour discovery
@@ -23,6 +24,7 @@
 //! UDP checksums of received datagrams are not verified: adapters have done so, and on virtual links between
 //! machines of one host the field is not filled in. The outer IPv4 header is.
 
+pub mod datagram;
 pub(crate) mod header;
 pub mod ip;
 pub mod kernel;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use packet::ethernet;
+use packet::ethernet::{self, Mac};
 use packet::protocol;
 use telemetry::DropReason;
 
@@ -16,9 +16,10 @@ use crate::peers::{Entry, View};
 use crate::vlan::Tags;
 use crate::{FrameMut, FramePort, Pool, Port, Sent, Vector};
 
-const IPV4_HEADER: usize = 20;
-const IPV6_HEADER: usize = 40;
-const UDP_HEADER: usize = 8;
+pub(super) const IPV4_HEADER: usize = 20;
+pub(super) const IPV6_HEADER: usize = 40;
+pub(super) const UDP_HEADER: usize = 8;
+
 /// A UDP endpoint on a frame port; see the module `stack`.
 pub struct UdpStack<F> {
     core: Core<F>,
@@ -101,10 +102,9 @@ impl<F: FramePort> Port for UdpStack<F> {
                 None if number == 0 => *buffer.peer,
                 None => return Prepared::Error,
             };
-            let mac = match neighbours.next_hop(peer.ip().into(), &mut Near::default()) {
-                NextHop::Mac(mac) => Some(mac),
-                NextHop::Unknown if neighbours.holds() => None,
-                _ => return Prepared::NoNextHop,
+            let mac = match address_of(neighbours, peer) {
+                Ok(mac) => mac,
+                Err(unreachable) => return unreachable,
             };
             if let (Some(entry), Some(_)) = (ready, mac) {
                 // Packets to other neighbours wait.
@@ -116,12 +116,7 @@ impl<F: FramePort> Port for UdpStack<F> {
             if mac.is_some() && entry.is_some_and(|entry| entry.header.version() < version) {
                 peers.add_header(number, peer, &header);
             }
-            match (header.put(buffer), mac) {
-                (false, _) => Prepared::Error,
-                (true, Some(_)) => Prepared::Frame,
-                (true, None) if neighbours.hold(peer.ip(), buffer.packet()) => Prepared::Held,
-                (true, None) => Prepared::NoNextHop,
-            }
+            put(&header, mac, neighbours, peer, buffer)
         })
     }
 
@@ -146,6 +141,33 @@ impl<F: FramePort> Port for UdpStack<F> {
     }
 }
 
+/// The link-layer address of the next hop to `peer`; `None` if packets to it have to wait for it.
+#[inline]
+pub(super) fn address_of(neighbours: &mut Neighbours, peer: SocketAddr) -> Result<Option<Mac>, Prepared> {
+    match neighbours.next_hop(peer.ip().into(), &mut Near::default()) {
+        NextHop::Mac(mac) => Ok(Some(mac)),
+        NextHop::Unknown if neighbours.holds() => Ok(None),
+        _ => Err(Prepared::NoNextHop),
+    }
+}
+
+/// Puts headers in front of a packet, which waits if the address of its next hop is not known.
+#[inline]
+pub(super) fn put(
+    header: &Header,
+    mac: Option<Mac>,
+    neighbours: &mut Neighbours,
+    peer: SocketAddr,
+    frame: &mut FrameMut<'_>,
+) -> Prepared {
+    match (header.put(frame), mac) {
+        (false, _) => Prepared::Error,
+        (true, Some(_)) => Prepared::Frame,
+        (true, None) if neighbours.hold(peer.ip(), frame.packet()) => Prepared::Held,
+        (true, None) => Prepared::NoNextHop,
+    }
+}
+
 #[inline]
 fn be16(bytes: &[u8], at: usize) -> usize {
     usize::from(u16::from_be_bytes([bytes[at], bytes[at + 1]]))
@@ -154,7 +176,7 @@ fn be16(bytes: &[u8], at: usize) -> usize {
 /// The sender of a datagram to `local`, and where its payload begins and ends in the frame. `None` for everything
 /// else, fragments among it.
 #[inline(always)]
-fn strip(link: &Link, local: SocketAddr, frame: &[u8]) -> Option<((Number, u16), usize, usize)> {
+pub(super) fn strip(link: &Link, local: SocketAddr, frame: &[u8]) -> Option<((Number, u16), usize, usize)> {
     let (ethertype, packet) = link.payload(frame)?;
     let (source, at, end) = match (local.ip(), ethertype) {
         (IpAddr::V4(local), ethernet::IPV4) => ipv4(local, packet)?,
