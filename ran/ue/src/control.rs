@@ -16,6 +16,7 @@ use pktio::poll::Waker;
 use types::{NrCellId, Qfi};
 
 use crate::stats::{SessionStats, Stats};
+use crate::tuns::peer_of;
 
 /// Most time that a command may take: a worker answers within microseconds unless it is stopped or stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -31,6 +32,13 @@ pub struct UeId(pub(crate) u32);
 /// A PDU session of a UE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct SessionId(pub(crate) u32);
+
+impl SessionId {
+    /// The peer that stands for the session on the interface with the TUN devices, for a port that takes their place.
+    pub fn peer(self) -> SocketAddr {
+        peer_of(self.0)
+    }
+}
 
 /// A data bearer of a UE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

@@ -24,7 +24,7 @@ use types::{Key, NrCellId, Qfi};
 use crate::control::{BearerSetup, Event, Events, Refused, SessionId, UeId};
 use crate::graph::{TUN, UU, UserPlane};
 use crate::stats::SessionStats;
-use crate::tuns::{Tuns, peer_of};
+use crate::tuns::Tuns;
 
 const CELL: u64 = 0x1_2345_6789;
 const MS: u64 = 1_000_000;
@@ -160,7 +160,7 @@ impl World {
 
     /// Lets a program's packet go, and returns what the DU gets.
     fn up(&mut self, session: SessionId, packet: &[u8]) -> Vec<Vec<u8>> {
-        self.tun.inject(packet, peer_of(session.0));
+        self.tun.inject(packet, session.peer());
         self.step();
         let sent = self.uu.take();
         assert!(sent.iter().all(|(_, to)| *to == du()));
@@ -200,7 +200,7 @@ fn packets_pass_both_ways() {
                 let expected = if header { vec![Uplink::Data(qfi(1)).encode()] } else { Vec::new() };
                 assert_eq!(sdu, [expected, packet.clone()].concat());
                 let pdu = network.seal(1, &packet);
-                assert_eq!(world.down(&network.whole(&pdu)), [(packet, peer_of(session.0))]);
+                assert_eq!(world.down(&network.whole(&pdu)), [(packet, session.peer())]);
             }
             assert_eq!(world.all_dropped(), 0);
             let stats = world.ue.stats();
@@ -280,7 +280,7 @@ fn no_broken_datagram_reaches_a_program() {
         changed[bit / 8] ^= 0x80 >> (bit % 8);
         for (delivered, to) in world.down(&changed) {
             // A reserved bit of RLC is not looked at, and nothing else may change.
-            assert_eq!((delivered, to), (content.clone(), peer_of(session.0)), "bit {bit}");
+            assert_eq!((delivered, to), (content.clone(), session.peer()), "bit {bit}");
             let header = Header::parse(&changed).unwrap().0;
             assert_eq!(header, Header::parse(&datagram).unwrap().0);
             world = World::with_bearer(SnLength::Eighteen, true).0;
@@ -309,7 +309,7 @@ fn sessions_of_several_ues_do_not_mix() {
         let sent = world.up(*session, &content);
         assert_eq!(network.open(&sent[0])[1..], content);
         let pdu = network.seal(1, &content);
-        assert_eq!(world.down(&network.whole(&pdu)), [(content, peer_of(session.0))]);
+        assert_eq!(world.down(&network.whole(&pdu)), [(content, session.peer())]);
         assert_eq!((stats.uplink.get().packets, stats.downlink.get().packets), (1, 1));
     }
     // What is removed takes and gives nothing, and its numbers find nothing.
