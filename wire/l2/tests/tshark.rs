@@ -3,13 +3,13 @@
 //! PDUs are framed as Wireshark's PDCP-NR dissector wants them in UDP (its file packet-pdcp-nr.h): a signature, a plane, tagged
 //! values, the PDU.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-#![allow(clippy::print_stderr, reason = "says what it skipped")]
 
-use std::process::Command;
+mod wireshark;
 
 use l2::pdcp::{Bearer, Config, Security, SnLength, SrbId, StatusReport, Tx};
 use l2::sdap::DrbId;
 use l2::security::{Cipher, CipheringAlgorithm, Direction, Integrity, IntegrityAlgorithm};
+use wireshark::{datagram, present};
 
 const CIPHER_KEY: &str = "000102030405060708090a0b0c0d0e0f";
 const INTEGRITY_KEY: &str = "f0e0d0c0b0a090807060504030201000";
@@ -24,16 +24,6 @@ mod tag {
     pub const UE_ID: u8 = 6;
     pub const MAC_I: u8 = 0x0F;
     pub const SDAP: u8 = 0x10;
-}
-
-/// Whether tshark is there. In CI it must be.
-fn present() -> bool {
-    let found = Command::new("tshark").arg("--version").output().is_ok();
-    if !found {
-        assert!(std::env::var_os("CI").is_none(), "tshark is missing: scripts/setup.sh test");
-        eprintln!("PDCP is not compared with tshark: it is missing; scripts/setup.sh test installs it");
-    }
-    found
 }
 
 /// A bearer under test, and what the dissector is told of it.
@@ -90,36 +80,7 @@ fn seal(tx: &mut Tx, sdu: &[u8]) -> Vec<u8> {
     pdu
 }
 
-/// A UDP datagram over IPv4 without checksums.
-fn datagram(payload: &[u8], port: u16) -> Vec<u8> {
-    let total = 28 + payload.len() as u16;
-    let mut packet = vec![0x45, 0];
-    packet.extend(total.to_be_bytes());
-    packet.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 45, 0, 1, 10, 45, 0, 2]);
-    packet.extend(port.to_be_bytes());
-    packet.extend(port.to_be_bytes());
-    packet.extend((total - 20).to_be_bytes());
-    packet.extend([0, 0]);
-    packet.extend_from_slice(payload);
-    packet
-}
-
-/// A capture file of raw IP packets.
-fn pcap(packets: &[Vec<u8>]) -> Vec<u8> {
-    let mut file = Vec::new();
-    for word in [0xA1B2_C3D4_u32, 0x0004_0002, 0, 0, 65_535, 101] {
-        file.extend(word.to_le_bytes());
-    }
-    for (number, packet) in packets.iter().enumerate() {
-        for word in [number as u32, 0, packet.len() as u32, packet.len() as u32] {
-            file.extend(word.to_le_bytes());
-        }
-        file.extend_from_slice(packet);
-    }
-    file
-}
-
-/// Fields that tshark prints for each frame; `|` is between them.
+/// Fields that tshark reads in each frame.
 const FIELDS: [&str; 8] = [
     "pdcp-nr.seq-num",
     "pdcp-nr.security-config.count",
@@ -141,18 +102,10 @@ impl Read {
 }
 
 fn read(frames: &[Vec<u8>]) -> Vec<Read> {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("pdcp.pcap");
-    let packets: Vec<_> = frames.iter().map(|frame| datagram(frame, 5000)).collect();
-    std::fs::write(&file, pcap(&packets)).unwrap();
-    let mut command = Command::new("tshark");
-    // No settings of whoever runs the test.
-    command.env("HOME", folder.path()).env("XDG_CONFIG_HOME", folder.path());
-    command.arg("-n").arg("-r").arg(&file).args(["--enable-heuristic", "pdcp_nr_udp"]);
     let keys = format!(
         "uat:pdcp_nr_ue_keys:\"1\",\"{CIPHER_KEY}\",\"{CIPHER_KEY}\",\"{INTEGRITY_KEY}\",\"{INTEGRITY_KEY}\""
     );
-    for preference in [
+    let preferences = [
         "pdcp-nr.default_ciphering_algorithm:NEA2 (AES)",
         "pdcp-nr.default_integrity_algorithm:NIA2 (AES)",
         "pdcp-nr.decipher_userplane:TRUE",
@@ -160,19 +113,8 @@ fn read(frames: &[Vec<u8>]) -> Vec<Read> {
         // It is the analysis that finds COUNT.
         "pdcp-nr.check_sequence_numbers:Only-PDCP-frames",
         &keys,
-    ] {
-        command.args(["-o", preference]);
-    }
-    command.args(["-T", "fields", "-E", "separator=|"]);
-    for field in FIELDS {
-        command.args(["-e", field]);
-    }
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).unwrap();
-    let reads: Vec<_> = text.lines().map(|line| Read(line.split('|').map(str::to_owned).collect())).collect();
-    assert_eq!(reads.len(), frames.len(), "{text}");
-    reads
+    ];
+    wireshark::read(frames, "pdcp_nr_udp", &preferences, &FIELDS).into_iter().map(Read).collect()
 }
 
 fn hex(octets: &[u8]) -> String {
