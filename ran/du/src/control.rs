@@ -59,7 +59,7 @@ pub struct BearerSetup {
     pub pdcp: PdcpSn,
     /// Where uplink packets and delivery status go.
     pub cu: Tunnel,
-    /// Octets that may wait for the radio link.
+    /// Octets of memory of packets that may wait for the radio link.
     pub queue: usize,
     /// RLC's t-Reassembly.
     pub t_reassembly: Duration,
@@ -123,6 +123,11 @@ pub enum Event {
     },
     /// A UE says that it has released its C-RNTI. Its context is still there.
     ReleasedByUe {
+        /// The C-RNTI.
+        c_rnti: u16,
+    },
+    /// A UE has sent no message after its random access: its context is gone.
+    AccessTimedOut {
         /// The C-RNTI.
         c_rnti: u16,
     },

@@ -300,6 +300,8 @@ impl Tables {
         let bearer = self.slots[position as usize].bearer.as_mut().ok_or(Refused::UnknownBearer)?;
         let before = std::mem::replace(&mut bearer.cu, cu);
         bearer.cu_peer = cu_peer;
+        // The other end counts anew.
+        bearer.reception = Reception::default();
         self.peers.give_back(before.interface, before.address);
         if (before.address.ip(), before.teid) != (cu.address.ip(), cu.teid) {
             self.forget_far_end(before.address, before.teid, position);

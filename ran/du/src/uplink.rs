@@ -177,7 +177,7 @@ impl UserPlane {
             ue.serial == serial && !ue.confirmed && ue.bearers.iter().all(|position| *position == 0)
         });
         if silent && self.remove_ue(c_rnti, ports).is_ok() {
-            self.tell(Event::ReleasedByUe { c_rnti });
+            self.tell(Event::AccessTimedOut { c_rnti });
         }
     }
 

@@ -1,7 +1,7 @@
 //! RLC UM from one entity to the other, over channels that lose, repeat and reorder PDUs. Every run follows from a seed.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
-use l2::rlc::um::{Header, Pulled, REASSEMBLY_LIMIT, Received, Rx, SnLength, Tx, is_whole};
+use l2::rlc::um::{Header, OVERHEAD, Pulled, REASSEMBLY_LIMIT, Received, Rx, SnLength, Tx, is_whole};
 use l2::rlc::{LONGEST_SDU, PduError, SduError, SegmentInfo};
 
 const MS: u64 = 1_000_000;
@@ -248,10 +248,17 @@ fn memory_is_bounded() {
         assert!(rx.memory() <= 20_000);
     }
     assert!(refused > 100);
-    let mut tx = Tx::new(SnLength::Bits6, 10);
+    let mut tx = Tx::new(SnLength::Bits6, 10 + 2 * OVERHEAD);
     assert_eq!(tx.push(Vec::new(), ()), Err(SduError::Empty));
     assert_eq!(tx.push(vec![0; LONGEST_SDU + 1], ()), Err(SduError::TooLong));
     assert_eq!((tx.push(vec![0; 6], ()), tx.push(vec![0; 5], ())), (Ok(()), Err(SduError::NoRoom)));
+    let mut pdu = Vec::new();
+    assert_eq!(tx.pull(3, &mut pdu).map(|pulled| pulled.finished), Some(None));
+    assert_eq!(tx.push(vec![0; 5], ()), Err(SduError::NoRoom), "what has been begun is still there");
+    assert!(
+        tx.pull(99, &mut pdu).is_some() && tx.push(vec![0; 6], ()).is_ok() && tx.push(vec![0; 4], ()).is_ok()
+    );
+    assert_eq!((tx.discard(|()| true), tx.push(vec![0; 6], ())), (2, Ok(())));
     assert_eq!((tx.reset(), tx.backlog(), tx.pull(99, &mut Vec::new())), (1, 0, None));
 }
 

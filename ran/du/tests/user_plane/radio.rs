@@ -95,13 +95,13 @@ fn nothing_leaves_at_rate_0_until_it_changes() {
     assert!(status.sdus.is_empty() && world.at_ue().is_empty());
     assert!(status.status.iter().all(|status| (status.desired, status.highest_transmitted) == (0, None)));
     let dropped = world.dropped(DropReason::RadioQueueFull);
-    let held = (1 << 20) / 1_000 + (1 << 20) / 1_065;
+    let held = (1 << 20) / 1_064 + (1 << 20) / 1_065;
     assert_eq!(dropped, 10_000 - held);
     assert_eq!(world.step(), None, "the worker sleeps");
     world.du.set_radio(C_RNTI, UNLIMITED, UNLIMITED, world.now_ns).unwrap();
     world.pass(10 * MS);
     let got = world.at_ue();
-    assert_eq!(got.len(), (1 << 20) / 1_000);
+    assert_eq!(got.len(), (1 << 20) / 1_064);
     assert!(got.iter().enumerate().all(|(n, (_, pdu))| pdu[1..] == pdcp(n as u32, 1_000)));
     let got = world.at_cu();
     assert_eq!(got.sdus.len(), (1 << 20) / 1_065);

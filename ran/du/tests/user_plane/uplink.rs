@@ -78,7 +78,7 @@ fn a_ue_gets_a_c_rnti_and_sends_rrc() {
     world.pass(3_000 * MS);
     let rrc = Event::Rrc { c_rnti: 0x4601, lcid: 0, sdu: b"RRCSetupRequest".to_vec() };
     assert_eq!(world.events.next(SOON), Some(rrc));
-    assert_eq!(world.events.next(SOON), Some(Event::ReleasedByUe { c_rnti: 0x4602 }));
+    assert_eq!(world.events.next(SOON), Some(Event::AccessTimedOut { c_rnti: 0x4602 }));
     world.du.send_rrc(0x4601, 0, b"RRCSetup".to_vec(), world.now_ns).unwrap();
     world.step();
     let got = world.datagrams();

@@ -21,6 +21,9 @@ pub const HEADER_OF_WHOLE: u8 = 0;
 /// Octets that an entity keeps of SDUs under reassembly, unless told otherwise.
 pub const REASSEMBLY_LIMIT: usize = 256 * 1024;
 
+/// Octets that an SDU in a queue takes besides its data, about.
+pub const OVERHEAD: usize = 64;
+
 /// Whether the octets behind the first one are an SDU. Reserved bits are ignored.
 #[inline(always)]
 pub fn is_whole(pdu: &[u8]) -> bool {
@@ -138,14 +141,15 @@ pub struct Tx<T> {
     sent: usize,
     /// Octets of all SDUs in the queue that have not been sent.
     backlog: usize,
-    /// Octets that the queue may hold.
+    /// Octets of memory of the queue, and how many it may take.
+    memory: usize,
     limit: usize,
 }
 
 impl<T> Tx<T> {
-    /// An entity that queues up to `limit` octets.
+    /// An entity whose queue takes up to `limit` octets of memory, with [`OVERHEAD`] for each SDU.
     pub fn new(length: SnLength, limit: usize) -> Tx<T> {
-        Tx { length, tx_next: 0, queue: VecDeque::new(), sent: 0, backlog: 0, limit }
+        Tx { length, tx_next: 0, queue: VecDeque::new(), sent: 0, backlog: 0, memory: 0, limit }
     }
 
     /// Queues an SDU.
@@ -153,8 +157,9 @@ impl<T> Tx<T> {
     /// # Errors
     /// The SDU's length, or no room. The SDU is lost.
     pub fn push(&mut self, sdu: Vec<u8>, mark: T) -> Result<(), SduError> {
-        admit(sdu.len(), self.backlog, self.limit)?;
+        admit(sdu.len(), self.memory + OVERHEAD, self.limit)?;
         self.backlog += sdu.len();
+        self.memory += sdu.len() + OVERHEAD;
         self.queue.push_back((sdu, mark));
         Ok(())
     }
@@ -184,7 +189,11 @@ impl<T> Tx<T> {
                 self.tx_next = self.length.modulo().add(self.tx_next, 1);
             }
             self.sent = 0;
-            self.queue.pop_front().map(|(_, mark)| mark)
+            let ended = self.queue.pop_front();
+            ended.map(|(sdu, mark)| {
+                self.memory -= sdu.len() + OVERHEAD;
+                mark
+            })
         } else {
             None
         };
@@ -194,13 +203,15 @@ impl<T> Tx<T> {
     /// Discards the SDUs for whose mark `which` says so, and of which nothing has been sent (§5.4). Returns how many.
     pub fn discard(&mut self, mut which: impl FnMut(&T) -> bool) -> usize {
         let before = self.queue.len();
-        let (mut position, sent, backlog) = (0, self.sent, &mut self.backlog);
+        let (mut position, sent) = (0, self.sent);
+        let (backlog, memory) = (&mut self.backlog, &mut self.memory);
         self.queue.retain(|(sdu, mark)| {
             let begun = position == 0 && sent > 0;
             position += 1;
             let discard = !begun && which(mark);
             if discard {
                 *backlog -= sdu.len();
+                *memory -= sdu.len() + OVERHEAD;
             }
             !discard
         });
@@ -221,7 +232,7 @@ impl<T> Tx<T> {
     pub fn reset(&mut self) -> usize {
         let lost = self.queue.len();
         self.queue.clear();
-        (self.sent, self.backlog, self.tx_next) = (0, 0, 0);
+        (self.sent, self.backlog, self.memory, self.tx_next) = (0, 0, 0, 0);
         lost
     }
 }
