@@ -32,7 +32,7 @@ use pktio::{Pool, Port, VECTOR, Vector};
 pub use nodes::{Node, NodeCounts, NodeTotals, Stopwatch};
 pub use outputs::Outputs;
 pub use pktio::poll::NAP;
-pub use worker::{Plan, Shared, Worker};
+pub use worker::{Plan, Shared, Worker, start_all};
 
 /// The ports of a worker, by number of the interface.
 pub type Ports = Vec<Box<dyn Port>>;

@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use pktio::crossing::{Crossed, Crossing, Parcel};
+use pktio::crossing::{self, Crossed, Crossing, Parcel};
+use pktio::interface::{WorkerPorts, WorkersConfig};
 use pktio::poll::{self, DEAF_SPIN, NAP, Patience, Poller, Waker};
 use pktio::{VECTOR, Vector};
 
@@ -68,6 +69,27 @@ pub struct Shared {
     pub crossing: Crossing,
     /// Numbers of the interfaces that receive packets of any worker. All packets of other interfaces are the receiver's own.
     pub inputs: Vec<usize>,
+}
+
+/// Starts a worker for each set of ports that [`pktio::interface::open`] has opened, with the graph that `graph` makes for its number,
+/// and connects those that receive each other's packets.
+///
+/// # Errors
+/// As [`Worker::start_as`].
+pub fn start_all<G: Graph + 'static>(
+    workers: Vec<WorkerPorts>,
+    config: &WorkersConfig,
+    mut graph: impl FnMut(usize) -> G,
+) -> io::Result<Vec<Worker>> {
+    let connected = workers.iter().any(|worker| !worker.crossing.is_empty());
+    let mut crossings = crossing::connect(if connected { workers.len() } else { 0 }).into_iter();
+    let start = |(number, worker)| {
+        let WorkerPorts { name, ports, inputs, crossing } = worker;
+        let shared = crossings.next().map(|ends| Shared { crossing: ends, inputs: crossing });
+        let (core, poll) = (config.cores.get(number).copied(), Duration::from_micros(config.poll_us));
+        Worker::start_as(Plan { name, core, inputs, poll, shared }, graph(number), ports)
+    };
+    workers.into_iter().enumerate().map(start).collect()
 }
 
 /// A running worker.

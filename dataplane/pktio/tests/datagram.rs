@@ -165,13 +165,21 @@ fn memif_carries_datagrams_of_every_size_in_both_ip_versions() {
 
 /// Two namespaces with a veth pair: `up0` with `addresses`, and `peer0` with 10.0.0.2 and fd00::2.
 fn namespaces(addresses: &[&str]) -> [NetNs; 2] {
-    let (ours, peer) = (NetNs::new().expect("needs CAP_SYS_ADMIN"), NetNs::new().unwrap());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let links = Links::in_ns(&ours).unwrap();
-        links.add_veth("up0", "peer0", &peer).await.unwrap();
+    let namespaces = [NetNs::new().expect("needs CAP_SYS_ADMIN"), NetNs::new().unwrap()];
+    connect(&namespaces, addresses);
+    namespaces
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn connect([ours, peer]: &[NetNs; 2], addresses: &[&str]) {
+    runtime().block_on(async {
+        let links = Links::in_ns(ours).unwrap();
+        links.add_veth("up0", "peer0", peer).await.unwrap();
         for (namespace, name, addresses) in
-            [(&ours, "up0", addresses), (&peer, "peer0", &["10.0.0.2/24", "fd00::2/64"])]
+            [(ours, "up0", addresses), (peer, "peer0", &["10.0.0.2/24", "fd00::2/64"])]
         {
             let links = Links::in_ns(namespace).unwrap();
             for address in addresses {
@@ -182,7 +190,6 @@ fn namespaces(addresses: &[&str]) -> [NetNs; 2] {
     });
     // The kernel first makes sure that nobody else has an address of IPv6.
     std::thread::sleep(Duration::from_secs(2));
-    [ours, peer]
 }
 
 /// Our end of a link by `backend`, and the kernel at the other end, in a namespace of its own.
@@ -230,6 +237,73 @@ fn af_xdp_and_the_kernel_exchange_datagrams() {
         device: Some("up0".to_owned()),
         ..LinkConfig::default()
     });
+}
+
+/// An interface that is deleted and made again is served again; its sockets stay.
+#[test]
+fn sockets_outlive_their_interface() {
+    let namespaces = namespaces(&[]);
+    let link = r#"{"backend": "af_xdp", "device": "up0", "addresses": ["10.0.0.1/24"]}"#;
+    let options = Options { link: serde_json::from_str(link).unwrap(), ..Options::default() };
+    let device = namespaces[0].enter(|| Device::open(&options)).unwrap().unwrap();
+    let one = device.bind(address("10.0.0.1:7")).unwrap();
+    let kernel = Device::open(&Options::default()).unwrap();
+    for round in 0..2 {
+        let other = namespaces[1].enter(|| kernel.bind(address("10.0.0.2:7"))).unwrap().unwrap();
+        converse(&one, &other, (0..1472).step_by(100));
+        if round == 0 {
+            runtime().block_on(async { Links::in_ns(&namespaces[0]).unwrap().delete("up0").await }).unwrap();
+            for _ in 0..50 {
+                assert!(one.send_to(b"to nobody", address("10.0.0.2:7")).is_ok());
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            connect(&namespaces, &[]);
+        }
+    }
+}
+
+/// Threads send and receive through one socket at the same time; every datagram comes to one of them.
+#[test]
+fn threads_share_a_socket() {
+    const EACH: u32 = 5000;
+    let directory = Directory::new("threads");
+    let [server, client] = [true, false].map(|is_server| directory.memif(is_server, |_| ()));
+    let one = server.bind(address("10.0.0.1:7")).unwrap();
+    let other = client.bind(address("10.0.0.2:7")).unwrap();
+    meet(&one, &other);
+    let seen = std::sync::Mutex::new(vec![0u8; 3 * EACH as usize]);
+    let left = std::sync::atomic::AtomicI64::new(3 * i64::from(EACH));
+    let waiting = std::sync::atomic::AtomicI64::new(0);
+    let relaxed = std::sync::atomic::Ordering::Relaxed;
+    std::thread::scope(|scope| {
+        for thread in 0..3u32 {
+            let (one, other, seen, left, waiting) = (&one, &other, &seen, &left, &waiting);
+            scope.spawn(move || {
+                for number in thread * EACH..(thread + 1) * EACH {
+                    // No more than the queues hold.
+                    while waiting.load(relaxed) > 500 {
+                        std::thread::yield_now();
+                    }
+                    waiting.fetch_add(1, relaxed);
+                    one.send_to(&number.to_be_bytes(), address("10.0.0.2:7")).unwrap();
+                }
+            });
+            scope.spawn(move || {
+                let start = now_std();
+                while left.load(relaxed) > 0 {
+                    assert!(start.elapsed() < PATIENCE, "{left:?} did not come");
+                    readable(other, 10);
+                    let mut buffer = [0; 4];
+                    while other.recv_from(&mut buffer).is_ok() {
+                        seen.lock().unwrap()[u32::from_be_bytes(buffer) as usize] += 1;
+                        waiting.fetch_sub(1, relaxed);
+                        left.fetch_sub(1, relaxed);
+                    }
+                }
+            });
+        }
+    });
+    assert!(seen.into_inner().unwrap().iter().all(|count| *count == 1));
 }
 
 #[cfg(feature = "dpdk")]

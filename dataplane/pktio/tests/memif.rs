@@ -99,7 +99,8 @@ fn content(number: usize, length: usize) -> Vec<u8> {
 
 /// Sends frames of these lengths in vectors of up to `burst` and compares what arrives.
 fn transfer(from: &mut MemifPort, to: &mut MemifPort, lengths: &[usize], burst: usize) {
-    let (mut out, mut into) = (Vector::new(burst, FRAME), Vector::new(VECTOR, FRAME));
+    let longest = lengths.iter().max().map_or(FRAME, |longest| *longest);
+    let (mut out, mut into) = (Vector::new(burst, longest), Vector::new(VECTOR, longest));
     let (mut sent, mut received) = (0, 0);
     let start = now_std();
     while received < lengths.len() {
@@ -144,6 +145,35 @@ fn frames_of_every_size_pass_in_order_in_both_directions() {
         transfer(&mut server, &mut client, &lengths, 64);
         transfer(&mut client, &mut server, &lengths, 7);
         assert_eq!((losses(&mut server), losses(&mut client)), (vec![], vec![]), "{more}");
+    }
+}
+
+/// A link has the MTU that is configured, whatever the length of the client's buffers.
+#[test]
+fn frames_are_as_long_as_the_mtu_says() {
+    let _alone = alone();
+    let directory = Directory::new("mtu");
+    for (mtu, more) in [
+        (1600u16, ""),
+        (1600, ",bsize=1664"),
+        (9000, ""),
+        (9000, ",bsize=9088,rsize=8"),
+        (9000, ",bsize=65536,rsize=6"),
+        (9000, ",bsize=300,rsize=12"),
+    ] {
+        let open = |role| MemifPort::open(&directory.device(role, more), 1, mtu).unwrap().remove(0);
+        let (mut server, mut client) = (open("server"), open("client"));
+        wait_for("connection", || server.is_up() && client.is_up());
+        assert_eq!((server.mtu(), client.mtu()), (mtu.into(), mtu.into()));
+        let longest = usize::from(mtu) + 22;
+        let lengths: Vec<usize> = (14..=longest).step_by(97).chain([1664, longest - 1, longest]).collect();
+        let lengths: Vec<usize> = lengths.into_iter().filter(|length| *length <= longest).collect();
+        transfer(&mut server, &mut client, &lengths, 7);
+        transfer(&mut client, &mut server, &lengths, 64);
+        let mut out = Vector::new(1, longest + 1);
+        assert!(out.push(&vec![1; longest + 1], peer()));
+        assert_eq!(send_all(&mut client, &mut out).too_big, 1, "{mtu}{more}");
+        assert_eq!((losses(&mut server), losses(&mut client)), (vec![], vec![]), "{mtu}{more}");
     }
 }
 

@@ -52,8 +52,6 @@ use pipeline::Pipeline;
 use pipeline::guard::Guard;
 use pipeline::links::Links;
 use pktio::capture::Taps;
-use pktio::crossing;
-use pktio::interface::WorkerPorts;
 use ports::PortError;
 use stats::WorkerStats;
 use tables::Tables;
@@ -169,22 +167,13 @@ pub async fn start_captured(config: Config, taps: Option<Taps>) -> Result<Upf, S
     let links = Links::find(&interfaces);
     let stats: Arc<[WorkerStats]> = opened.workers.iter().map(|_| WorkerStats::new(&interfaces)).collect();
     let (event_sender, events) = mpsc::channel(EVENTS);
-    let poll = Duration::from_micros(config.workers.poll_us);
-    let (wanted, there) = (config.workers.cores.len(), opened.workers.len());
-    if wanted != 0 && wanted != there {
-        return Err(StartError::Cores(format!(
-            "there are {there} workers; give as many cores, not {wanted}"
-        )));
-    }
-    let mut workers = Vec::new();
+    config.workers.check_number(opened.workers.len()).map_err(StartError::Cores)?;
     let readers = |input| opened.workers.iter().filter(|worker| worker.inputs.contains(&input)).count();
     if (0..interfaces.len()).any(|input| readers(input) > 1) {
         tables.share_between(opened.workers.len() as u32);
     }
-    let connected = opened.workers.iter().any(|worker| !worker.crossing.is_empty());
-    let mut crossings = crossing::connect(if connected { there } else { 0 }).into_iter();
-    for (number, worker) in opened.workers.into_iter().enumerate() {
-        let WorkerPorts { name, ports, inputs, crossing } = worker;
+    let restoration = Duration::from_secs(config.restoration_s.into());
+    let pipeline = |number| {
         let mut pipeline = Pipeline::new(
             number,
             Arc::clone(&tables),
@@ -193,14 +182,10 @@ pub async fn start_captured(config: Config, taps: Option<Taps>) -> Result<Upf, S
             Arc::clone(&guard),
         );
         pipeline.set_links(links.clone());
-        let restoration = Duration::from_secs(config.restoration_s.into());
         pipeline.keep_quiet_until(net::time::now_ns() + restoration.as_nanos() as u64);
-        let core = config.workers.cores.get(number).copied();
-        let shared = crossings.next().map(|ends| path::Shared { crossing: ends, inputs: crossing });
-        let plan = path::Plan { name, core, inputs, poll, shared };
-        let worker = Worker::start_as(plan, pipeline, ports).map_err(StartError::Worker)?;
-        workers.push(worker);
-    }
+        pipeline
+    };
+    let workers = path::start_all(opened.workers, &config.workers, pipeline).map_err(StartError::Worker)?;
 
     let (query_sender, queries) = mpsc::channel(QUERIES);
     let (stop, stopped) = watch::channel(false);

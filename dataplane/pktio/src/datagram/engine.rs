@@ -25,8 +25,9 @@ const OUTGOING: usize = 4096;
 const BUDGET: usize = 16;
 /// Sleep while the port has packets that it could not send.
 const RETRY: Duration = Duration::from_millis(1);
-/// Sleep after an error of the device, such as that it is gone: it may come back.
+/// Least time between two errors of the device, such as that it is gone; and when it is tried again if nothing happens.
 const AFTER_ERROR: Duration = Duration::from_millis(20);
+const TRY_AGAIN: Duration = Duration::from_millis(500);
 /// Rounds between two readings of the device's counts while there is traffic.
 const COUNT_EVERY: u32 = 1024;
 /// UDP and the shorter of the IP headers.
@@ -106,6 +107,7 @@ impl Engine {
         let run = Run {
             shared: Arc::clone(&shared),
             deaf: port.fd().is_none(),
+            failing: false,
             port,
             poller,
             patience: Patience::new(options.poll),
@@ -255,6 +257,8 @@ struct Run {
     port: Box<dyn Port>,
     /// Whether the port cannot wake this thread.
     deaf: bool,
+    /// Whether the port could not receive when it was tried last.
+    failing: bool,
     poller: Poller,
     patience: Patience,
     /// A copy of the list, and the version of the endpoints that it belongs to.
@@ -271,14 +275,16 @@ impl Run {
             tracing::warn!(%error, "this thread's naps are some 50 microseconds longer than meant");
         }
         let (mut last_ns, mut woken_ns) = (net::time::now_ns(), None::<u64>);
-        let (mut errors, mut rounds) = (0u64, 0u32);
+        let mut rounds = 0u32;
         while !self.shared.stop.load(Ordering::Relaxed) {
             let sent = self.send_outgoing();
             let received = match self.receive() {
-                Ok(received) => received,
+                Ok(received) => {
+                    self.failing = false;
+                    received
+                }
                 Err(error) => {
-                    errors += 1;
-                    if errors.is_power_of_two() {
+                    if !std::mem::replace(&mut self.failing, true) {
                         tracing::error!(%error, "a device cannot receive; it is tried again and again");
                     }
                     net::time::sleep_thread(AFTER_ERROR);
@@ -318,14 +324,18 @@ impl Run {
     fn sleep(&mut self) -> io::Result<()> {
         self.port.before_sleep()?;
         self.shared.sleep.begin();
-        let slept = if self.shared.pending.load(Ordering::Relaxed) > 0 {
-            Ok(())
+        let at_most = if self.shared.pending.load(Ordering::Relaxed) > 0 {
+            Some(Duration::ZERO)
         } else if self.deaf {
-            self.poller.wait_for(NAP, |_| ()).map(drop)
+            Some(NAP)
         } else if self.port.unsent() {
-            self.poller.wait_for(RETRY, |_| ()).map(drop)
+            Some(RETRY)
         } else {
-            self.poller.wait(None, |_| ()).map(drop)
+            self.failing.then_some(TRY_AGAIN)
+        };
+        let slept = match at_most {
+            Some(at_most) => self.poller.wait_for(at_most, |_| ()).map(drop),
+            None => self.poller.wait(None, |_| ()).map(drop),
         };
         self.shared.sleep.end();
         slept

@@ -130,7 +130,7 @@ pub enum OpenError {
     },
     /// There are more workers than queues.
     #[error(
-        "{section}.workers: count is {count}, but an interface of the backend af_xdp has {queues} queues; lower count, or \
+        "{section}.workers: count is {count}, but an interface has {queues} queues; lower count, or \
          give the interface more queues (ethtool -L, and `queues` of the interface)"
     )]
     Queues {

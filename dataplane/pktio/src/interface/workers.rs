@@ -54,6 +54,17 @@ impl WorkersConfig {
         twice.map_or(Ok(()), |(_, core)| Err(format!("core {core} appears twice; give each worker its own")))
     }
 
+    /// Checks whether there is a core for each of `count` workers, or none for any.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub fn check_number(&self, count: usize) -> Result<(), String> {
+        match self.cores.len() {
+            cores if cores == 0 || cores == count => Ok(()),
+            cores => Err(format!("there are {count} workers; give as many cores, not {cores}")),
+        }
+    }
+
     /// Checks whether this process may use the cores of the list.
     ///
     /// # Errors
