@@ -15,6 +15,7 @@ mod n2;
 mod privileges;
 mod registration;
 mod sessions;
+mod split;
 mod split_user_plane;
 mod subscription;
 mod user_plane;

@@ -14,11 +14,13 @@
 //! Read [`control`], then `downlink.rs` and `uplink.rs`.
 #![forbid(unsafe_code)]
 
+mod config;
 pub mod control;
 mod downlink;
 mod exits;
 mod graph;
 mod limit;
+mod node;
 mod paths;
 mod peers;
 pub mod radio;
@@ -31,8 +33,10 @@ mod tables;
 mod timers;
 mod uplink;
 
+pub use config::Config;
 pub use control::{Added, BearerSetup, Control, Event, Events, PdcpSn, Place, Refused, Tunnel};
 pub use graph::{Interface, Role, Settings, UserPlane};
+pub use node::{Node, StartError};
 pub use paths::Echo;
 pub use radio::Radio;
 pub use stats::{BearerStats, Stats};
