@@ -14,7 +14,6 @@ use aes::cipher::array::Array;
 use aes::cipher::consts::U16;
 use aes::cipher::{
     BlockCipherEncBackend, BlockCipherEncClosure, BlockCipherEncrypt as _, BlockSizeUser, KeyInit as _,
-    ParBlocks,
 };
 use aes::{Aes128Enc, Block};
 use types::Key;
