@@ -9,6 +9,7 @@
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
 
 use l2::uu;
 use packet::nr_u::UserData;
@@ -307,7 +308,7 @@ impl UserPlane {
                 self.stats.downlink.count(mark.octets);
                 status::arm(&mut self.timers, bearer, now_ns + status::STATUS_INTERVAL_NS);
             }
-            let stats = std::sync::Arc::clone(&bearer.stats);
+            let stats = Arc::clone(&bearer.stats);
             let Some(ue) = self.tables.ue_mut(c_rnti) else { break };
             ue.downlink.spend(pulled.octets);
             let random = &mut self.scheduler.random;

@@ -7,9 +7,11 @@ use packet::nr_u::{DeliveryStatus, MAX_RANGES, MAX_STATUS, Ranges, SEQUENCE_MASK
 use path::Ports;
 
 use crate::control::PdcpSn;
+use crate::exits::Exits;
 use crate::graph::UserPlane;
 use crate::radio::Radio;
 use crate::scheduler;
+use crate::stats::Stats;
 use crate::tables::Bearer;
 use crate::timers::{Task, Timers};
 
@@ -135,8 +137,8 @@ pub(crate) fn send(
     bearer: &mut Bearer,
     radio: &Radio,
     final_frame: bool,
-    exits: &mut crate::exits::Exits,
-    stats: &crate::stats::Stats,
+    exits: &mut Exits,
+    stats: &Stats,
     ports: &mut Ports,
 ) {
     let status = DeliveryStatus {

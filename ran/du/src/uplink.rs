@@ -1,7 +1,5 @@
 //! Datagrams from UEs: RLC PDUs, whose SDUs go to the CU, and random access.
 
-use std::net::SocketAddr;
-
 use l2::rlc::um::{self, Received};
 use l2::uu::{self, Header, Kind, contention_identity};
 use packet::gtpu;
@@ -185,9 +183,8 @@ impl UserPlane {
     #[cold]
     fn release(&mut self, c_rnti: u16, place: Place, now_ns: u64, ports: &mut Ports) {
         if self.releases.allows(now_ns) {
-            let to: SocketAddr = place.address;
             let release = Header { kind: Kind::Release, c_rnti, lcid: 0, cell: self.cell }.octets();
-            self.exits.push(place.interface, &release, to, &self.stats, ports);
+            self.exits.push(place.interface, &release, place.address, &self.stats, ports);
         }
     }
 }
