@@ -143,6 +143,8 @@ impl<F: FramePort> DatagramStack<F> {
             if frame.len() + ip_len > mtu {
                 return Prepared::TooBig;
             }
+            // Below this the number would be that of a peer.
+            frame.send_to(0);
             let peer = *frame.peer;
             let mac = match address_of(neighbours, peer) {
                 Ok(mac) => mac,
