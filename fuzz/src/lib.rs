@@ -18,6 +18,7 @@ mod rlc;
 mod rules;
 pub mod smoke;
 pub mod targets;
+mod ue;
 
 pub use targets::{TARGETS, Target};
 

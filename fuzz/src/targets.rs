@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::{cotcp, du, n4, offload, pdcp, pipeline, rlc, rules};
+use crate::{cotcp, du, n4, offload, pdcp, pipeline, rlc, rules, ue};
 
 /// One decoder or endpoint.
 pub struct Target {
@@ -51,6 +51,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "sdf", run: sdf, seeds: sdf_seeds },
     Target { name: "suci", run: suci, seeds: suci_seeds },
     Target { name: "subscribers", run: subscribers, seeds: subscriber_seeds },
+    Target { name: "ue-downlink", run: ue::downlink, seeds: ue::seeds },
     Target { name: "uu", run: rlc::uu, seeds: rlc::uu_seeds },
 ];
 
