@@ -85,11 +85,21 @@ impl Engine {
         let setup = Setup { section: &options.name, workers: Some(1), dpdk: &options.dpdk, taps };
         let opened = interface::open(&setup, vec![interface])?;
         let port = opened.workers.into_iter().flat_map(|worker| worker.ports).next();
-        let mut port = port.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+        let port = port.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
         let mtu = longest(options).map_err(failed)?;
-        let poller = Poller::new().map_err(failed)?;
+        Engine::start_on(options, port, endpoints, mtu).map_err(failed)
+    }
+
+    /// Starts the thread of a port that serves `endpoints`.
+    fn start_on(
+        options: &Options,
+        mut port: Box<dyn Port>,
+        endpoints: Arc<Endpoints>,
+        mtu: usize,
+    ) -> io::Result<Engine> {
+        let poller = Poller::new()?;
         if let Some(fd) = port.fd() {
-            poller.add(fd, 0).map_err(failed)?;
+            poller.add(fd, 0)?;
         }
         port.wake_with(&poller.waker());
         let outgoing = Outgoing { queue: Queue::new(OUTGOING, mtu), closed: Vec::new() };
@@ -124,10 +134,9 @@ impl Engine {
             if may_run {
                 run.run();
             }
-        });
-        let thread = thread.map_err(failed)?;
+        })?;
         let engine = Engine { shared, mtu, queue: options.queue, thread: Some(thread) };
-        pinned.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())).map_err(failed)?;
+        pinned.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
         Ok(engine)
     }
 
@@ -436,5 +445,50 @@ impl Shared {
             Some((_, total)) => *total += count as u64,
             None => losses.push((reason, count as u64)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A port with a defect.
+    struct Defective;
+
+    impl Port for Defective {
+        fn receive(&mut self, _: &mut Vector) -> io::Result<usize> {
+            Ok(0)
+        }
+
+        fn transmit(&mut self, _: &mut Vector, _: &[u16]) -> Sent {
+            panic!("as a defect would");
+        }
+
+        fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+            None
+        }
+    }
+
+    #[test]
+    fn sockets_are_told_when_the_device_fails() {
+        let engine =
+            Engine::start_on(&Options::default(), Box::new(Defective), Arc::default(), 1500).unwrap();
+        let local = "10.0.0.1:7".parse().unwrap();
+        let (number, _, inbox) = engine.bind(local).unwrap();
+        let mut poller = Poller::new().unwrap();
+        poller.add(inbox.as_fd(), 1).unwrap();
+        assert_eq!(inbox.receive(&mut []).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let peer = "10.0.0.2:7".parse().unwrap();
+        engine.send(number, b"x", peer, 0).unwrap();
+        let mut readable = false;
+        poller.wait(Some(10_000), |_| readable = true).unwrap();
+        assert!(readable);
+        assert_eq!(inbox.receive(&mut []).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(engine.send(number, b"x", peer, 0).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        let mut vector = Vector::new(1, 10);
+        assert!(vector.push(b"x", peer));
+        assert_eq!(engine.send_vector(number, local, &vector, &[0]).errors, 1);
+        let (.., later) = engine.bind("10.0.0.1:8".parse().unwrap()).unwrap();
+        assert_eq!(later.receive(&mut []).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 }
