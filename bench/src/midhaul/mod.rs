@@ -1,11 +1,13 @@
 //! `midhaul`: the CU's relay, and the link between DU and CU (F1-U), by backend.
 //!
-//! Parts: `relay`, the CU between ports in memory, by protection of user data ([`relay`]); `link`, DU and CU with a way between
+//! Parts: `relay`, the CU between ports in memory, by protection of user data ([`relay`]); `memif`, the CU between two memifs
+//! ([`memif`]); `link`, DU and CU with a way between
 //! them ([`link`]), the paper's Figures 7 to 10; `hybrid`, how long packets wait at a CU that has a memif on one side and a socket on
 //! the other ([`hybrid`]), and the share of a core that it takes meanwhile.
 
 mod hybrid;
 mod link;
+mod memif;
 mod nodes;
 mod relay;
 mod sockets;
@@ -126,6 +128,8 @@ impl Run {
 pub enum Part {
     /// The CU's relay between ports in memory.
     Relay,
+    /// The CU between two memifs, beside a bare forwarder.
+    Memif,
     /// DU and CU with a way between them.
     Link,
     /// A CU with memif on F1-U and a kernel socket on N3: what it waits for while nothing comes.
@@ -161,6 +165,9 @@ pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
         for bearers in run.plan.bearers.clone() {
             run.part("relay", |run| relay::run(run, bearers));
         }
+    }
+    if wanted(Part::Memif) {
+        run.part("memif", |run| memif::run(run, [*core, other]));
     }
     if wanted(Part::Link) {
         run.part("link", |run| link::run(run, [*core, other]));
@@ -211,6 +218,13 @@ fn summarise(results: &Results, experiment: &mut Experiment) {
                 experiment.ratios.insert(figure, (1.0 - ratio) * 100.0);
             }
         }
+    }
+    let of_cu = ["memif.cu.uplink.mpps", "memif.cu.downlink.mpps"];
+    if let [Some(up), Some(down)] = of_cu.map(|name| results.median(name, 64)) {
+        experiment.ratios.insert("cu_relay_memif_mpps".to_owned(), up.min(down));
+    }
+    if let [Some(up), Some(down)] = of_cu.map(|name| results.ratio(name, "memif.bare.mpps", 64)) {
+        experiment.ratios.insert("cu_relay_vs_bare".to_owned(), up.min(down));
     }
     hybrid::summarise(results, experiment);
     // The paper's Figures 7 and 8 in words: on average over the sizes.
