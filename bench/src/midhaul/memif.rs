@@ -2,15 +2,14 @@
 //! This thread is DU and UPF: it sends at one end as fast as it can and counts at the other.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::{Context as _, bail};
 use net::link::Cidr;
 use net::time::{self, Duration};
-use packet::ethernet;
-use packet::gtpu;
+use packet::ethernet::{self, Mac};
 use packet::nr_u::{DeliveryStatus, MAX_STATUS};
+use packet::{gtpu, ipv4, protocol, transport};
 use path::{Plan, Ports, Worker};
 use pktio::memif::MemifPort;
 use pktio::stack::Neighbours;
@@ -18,7 +17,7 @@ use pktio::stack::resolver::Resolver;
 use pktio::stack::udp::UdpStack;
 use pktio::{FramePort, Port, VECTOR, Vector};
 
-use super::nodes::{CU, DU, END, F1U, Load, Nodes, Source, Ue};
+use super::nodes::{CU, DU, END, F1U, Nodes, Ue, from_upf};
 use super::{MPPS_BY_SIZE, Run};
 use crate::machine;
 
@@ -32,6 +31,7 @@ const ALWAYS: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Before what is measured.
 const WARM: Duration = Duration::from_millis(10);
+const ETHERNET: usize = 14;
 /// Octets that a packet to the CU has more than the user's: IP, UDP, GTP-U with a container. The bare forwarder's frames have
 /// them too.
 const TUNNEL: usize = 20 + 8 + 16;
@@ -75,27 +75,62 @@ fn pair(folder: &std::path::Path, name: &str) -> anyhow::Result<[MemifPort; 2]> 
     Ok([server, client])
 }
 
-fn stack(frames: MemifPort, address: Ipv4Addr) -> anyhow::Result<Box<dyn Port>> {
+fn stack(frames: MemifPort, address: Ipv4Addr) -> anyhow::Result<UdpStack<MemifPort>> {
     let cidr = Cidr::new(IpAddr::V4(address), 24).context("24 bits fit IPv4")?;
     let neighbours = Neighbours::Own(Box::new(Resolver::new(&[cidr], &[])));
     let local = SocketAddr::new(address.into(), gtpu::PORT);
-    Ok(Box::new(UdpStack::new(frames, local, None, neighbours)?.with_mtu(MTU.into())))
+    Ok(UdpStack::new(frames, local, None, neighbours)?.with_mtu(MTU.into()))
 }
 
-/// Packets per second, in millions, that `arrive` counts while `send` is called again and again.
+/// Frames that are sent in turn.
+struct Frames {
+    frames: Vec<Vec<u8>>,
+    next: usize,
+    /// COUNT of the next PDU, whose sequence number each frame has at [`PDU`].
+    count: Option<u32>,
+}
+
+/// Where a PDCP PDU of the DU begins in a frame.
+const PDU: usize = ETHERNET + 20 + 8 + gtpu::HEADER_LEN;
+
+impl Frames {
+    /// Sends as many as a vector holds.
+    fn send(&mut self, port: &mut MemifPort, out: &mut Vector) {
+        port.draw(out, VECTOR);
+        for (after, mut frame) in (0..).zip(out.frames_mut()) {
+            self.next = (self.next + 1) % self.frames.len();
+            let content = &mut self.frames[self.next];
+            if let Some(count) = self.count {
+                let [_, a, b, c] = ((count + after) & 0x3_FFFF).to_be_bytes();
+                // D/C bit and an 18-bit sequence number.
+                content[PDU..PDU + 3].copy_from_slice(&[0x80 | a, b, c]);
+            }
+            frame.set(content);
+        }
+        let positions = positions();
+        let sent = port.transmit(out, &positions[..out.len()]);
+        if let Some(count) = &mut self.count {
+            // What was not taken is sent again: a gap would make the CU wait.
+            *count += sent.packets as u32;
+        }
+    }
+}
+
+/// Packets per second, in millions, that come out of one port while as many as possible are sent by the other.
 fn flood(
     time: Duration,
-    mut send: impl FnMut() -> anyhow::Result<()>,
-    mut arrive: impl FnMut() -> anyhow::Result<usize>,
+    (from, to): (&mut MemifPort, &mut MemifPort),
+    frames: &mut Frames,
 ) -> anyhow::Result<f64> {
+    let (mut out, mut taken) = (Vector::new(VECTOR, 2048), Vector::new(VECTOR, 2048));
     let mut rate = 0.0;
     for time in [WARM, time] {
         let (start, mut arrived) = (time::now_std(), 0);
         while start.elapsed() < time {
             // Reading the clock costs as much as a packet.
             for _ in 0..16 {
-                send()?;
-                arrived += arrive()?;
+                frames.send(from, &mut out);
+                arrived += to.receive(&mut taken)?;
             }
         }
         rate = arrived as f64 / start.elapsed().as_secs_f64() / 1e6;
@@ -104,6 +139,16 @@ fn flood(
         bail!("no packet passes");
     }
     Ok(rate)
+}
+
+/// A datagram to the CU in a frame.
+fn frame(from: (Mac, Ipv4Addr), to: (Mac, Ipv4Addr), payload: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let port = |address: Ipv4Addr| (IpAddr::V4(address), gtpu::PORT);
+    let mut udp = transport::build_udp(port(from.1), port(to.1), payload)?;
+    // Without a checksum, as the payload changes.
+    udp[6..8].fill(0);
+    let packet = ipv4::Header::new(from.1, to.1, protocol::UDP).build(&udp)?;
+    Ok([&to.0[..], &from.0, &ethernet::IPV4.to_be_bytes(), &packet].concat())
 }
 
 fn bare(run: &Run, core: usize, size: usize) -> anyhow::Result<f64> {
@@ -130,23 +175,10 @@ fn bare(run: &Run, core: usize, size: usize) -> anyhow::Result<f64> {
                 }
             }
         });
-        let (mut out, mut taken, all) = (Vector::new(VECTOR, 2048), Vector::new(VECTOR, 2048), positions());
-        let mut frame = vec![0; 14 + TUNNEL + size];
+        let mut frame = vec![0; ETHERNET + TUNNEL + size];
         frame[12..14].copy_from_slice(&ethernet::IPV4.to_be_bytes());
-        let length = frame.len();
-        (0..VECTOR).for_each(|_| {
-            out.push(&frame, SocketAddr::new(UPF.into(), 0));
-        });
-        let sent = || {
-            // The octets of the first round stay in the frames.
-            n3.draw(&mut out, VECTOR);
-            out.frames_mut().for_each(|mut frame| {
-                frame.restore(length);
-            });
-            n3.transmit(&mut out, &all);
-            Ok(())
-        };
-        let rate = flood(run.plan.link_time, sent, || Ok(f1u.receive(&mut taken)?));
+        let mut frames = Frames { frames: vec![frame], next: 0, count: None };
+        let rate = flood(run.plan.link_time, (&mut n3, &mut f1u), &mut frames);
         stop.store(true, Relaxed);
         rate
     })
@@ -159,82 +191,72 @@ fn positions() -> [u16; VECTOR] {
 fn relay(run: &Run, core: usize, size: usize, uplink: bool) -> anyhow::Result<f64> {
     let folder = tempfile::tempdir()?;
     let ([cu_n3, n3], [cu_f1u, f1u]) = (pair(folder.path(), "n3")?, pair(folder.path(), "f1u")?);
+    let macs = [(n3.mac(), cu_n3.mac()), (f1u.mac(), cu_f1u.mac())];
     let nodes = Nodes::with_upf(CU_N3.into(), UPF.into())?;
-    let ports: Ports = vec![stack(cu_f1u, CU)?, stack(cu_n3, CU_N3)?];
+    let ports: Ports = vec![Box::new(stack(cu_f1u, CU)?), Box::new(stack(cu_n3, CU_N3)?)];
     let inputs = vec![F1U.into(), END.into()];
     let plan = Plan { name: "cu".to_owned(), core: Some(core), inputs, poll: ALWAYS, shared: None };
     let _worker = Worker::start_as(plan, nodes.cu, ports)?;
-    let (mut n3, mut f1u) = (stack(n3, UPF)?, stack(f1u, DU)?);
-    // Neighbours find each other with the first packets.
-    let (mut out, mut taken) = (Vector::new(VECTOR, 2048), Vector::new(VECTOR, 2048));
-    let to = |address: Ipv4Addr| SocketAddr::new(address.into(), gtpu::PORT);
-    let mut ue = Ue::new(size)?;
-    let mut message = Vec::new();
-    let load = Arc::<Load>::default();
-    load.size.store(size as u64, Relaxed);
-    load.rate.store(u64::MAX, Relaxed);
-    let mut source = Source::new(&load, &nodes.n3);
-    let start = time::now_std();
-    let mut passed = [0, 0];
-    while passed.iter().any(|passed| *passed < VECTOR) {
-        if start.elapsed() > PATIENCE {
-            bail!("no packet passes: {passed:?}");
-        }
-        if passed[1] < VECTOR {
-            // Until one has passed the same PDU is sent: it must not leave a gap.
-            if passed[1] > 0 || message.is_empty() {
-                ue.next_on_f1u(nodes.f1u[0], &mut message)?;
-            }
-            out.clear();
-            out.push(&message, to(CU));
-            f1u.transmit(&mut out, &[0]);
-            let before = passed[1];
-            let until = time::now_ns() + 1_000_000;
-            while time::now_ns() < until && passed[1] == before {
-                passed[1] += n3.receive(&mut taken)?;
-                f1u.receive(&mut taken)?;
-            }
-        } else {
-            source.receive(&mut out)?;
-            to_peer(&mut out, to(CU_N3));
-            let count = out.len().min(8);
-            n3.transmit(&mut out, &positions()[..count]);
-            passed[0] += f1u.receive(&mut taken)?;
-            n3.receive(&mut taken)?;
-        }
-    }
-    let all = positions();
-    if !uplink {
-        // A DU without limits.
-        let status = DeliveryStatus { desired_buffer_size: u32::MAX, ..DeliveryStatus::default() };
-        for teid in &nodes.f1u {
-            message.resize(MAX_STATUS, 0);
-            let length = status.write(*teid, &mut message).context("a status fits")?;
-            out.clear();
-            out.push(&message[..length], to(CU));
-            f1u.transmit(&mut out, &[0]);
-        }
-        let send = || {
-            source.receive(&mut out)?;
-            to_peer(&mut out, to(CU_N3));
-            n3.transmit(&mut out, &all);
-            Ok(())
-        };
-        return flood(run.plan.link_time, send, || Ok(f1u.receive(&mut taken)?));
-    }
-    let mut next = ue.following(nodes.f1u[0])?;
-    let send = || {
-        out.clear();
-        for number in 0..VECTOR as u32 {
-            out.push(next.message(number), to(CU));
-        }
-        // What was not taken is sent again: a gap would make the CU wait.
-        next.sent(f1u.transmit(&mut out, &all).packets as u32);
-        Ok(())
+    let mut ends = Ends {
+        n3: stack(n3, UPF)?,
+        f1u: stack(f1u, DU)?,
+        out: Vector::new(1, 2048),
+        taken: Vector::new(VECTOR, 2048),
     };
-    flood(run.plan.link_time, send, || Ok(n3.receive(&mut taken)?))
+    // A DU without limits.
+    let status = DeliveryStatus { desired_buffer_size: u32::MAX, ..DeliveryStatus::default() };
+    let mut message = vec![0; MAX_STATUS];
+    for teid in &nodes.f1u {
+        let length = status.write(*teid, &mut message).context("a status fits")?;
+        ends.send(true, &message[..length]);
+    }
+    let (mut ue, mut pdu) = (Ue::new(size)?, Vec::new());
+    ue.next_on_f1u(nodes.f1u[0], &mut pdu)?;
+    let packets: Vec<Vec<u8>> = nodes.n3.iter().map(|teid| from_upf(*teid, size)).collect();
+    // Neighbours find each other.
+    ends.pass(true, &pdu)?;
+    ends.pass(false, &packets[0])?;
+    let (mut n3, mut f1u) = (ends.n3.into_frames(), ends.f1u.into_frames());
+    if uplink {
+        let frame = frame((macs[1].0, DU), (macs[1].1, CU), &pdu)?;
+        let mut frames = Frames { frames: vec![frame], next: 0, count: Some(1) };
+        return flood(run.plan.link_time, (&mut f1u, &mut n3), &mut frames);
+    }
+    let frame = |packet: &Vec<u8>| frame((macs[0].0, UPF), (macs[0].1, CU_N3), packet);
+    let frames = packets.iter().map(frame).collect::<anyhow::Result<_>>()?;
+    let mut frames = Frames { frames, next: 0, count: None };
+    flood(run.plan.link_time, (&mut n3, &mut f1u), &mut frames)
 }
 
-fn to_peer(vector: &mut Vector, to: SocketAddr) {
-    vector.frames_mut().for_each(|frame| *frame.peer = to);
+/// The ends of both memifs, with a stack.
+struct Ends {
+    n3: UdpStack<MemifPort>,
+    f1u: UdpStack<MemifPort>,
+    out: Vector,
+    taken: Vector,
+}
+
+impl Ends {
+    fn send(&mut self, by_du: bool, message: &[u8]) {
+        let (port, to) = if by_du { (&mut self.f1u, CU) } else { (&mut self.n3, CU_N3) };
+        self.out.clear();
+        self.out.push(message, SocketAddr::new(to.into(), gtpu::PORT));
+        port.transmit(&mut self.out, &[0]);
+    }
+
+    /// Sends a message until a packet comes out at the other end.
+    fn pass(&mut self, by_du: bool, message: &[u8]) -> anyhow::Result<()> {
+        let start = time::now_std();
+        while start.elapsed() < PATIENCE {
+            self.send(by_du, message);
+            let until = time::now_ns() + 5_000_000;
+            while time::now_ns() < until {
+                let [n3, f1u] = [self.n3.receive(&mut self.taken)?, self.f1u.receive(&mut self.taken)?];
+                if if by_du { n3 } else { f1u } > 0 {
+                    return Ok(());
+                }
+            }
+        }
+        bail!("no packet passes")
+    }
 }

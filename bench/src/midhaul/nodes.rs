@@ -305,14 +305,6 @@ impl Ue {
         Ok(())
     }
 
-    /// The PDUs that follow, to be made at little cost.
-    pub(super) fn following(mut self, teid: u32) -> anyhow::Result<Following> {
-        let count = self.tx.tx_next().context("COUNT is used up")?;
-        let mut message = Vec::new();
-        self.next_on_f1u(teid, &mut message)?;
-        Ok(Following { message, count })
-    }
-
     fn append(&mut self, message: &mut Vec<u8>) -> anyhow::Result<()> {
         let pdu = message.len();
         message.extend(vec![0; self.tx.header_len()]);
@@ -326,28 +318,6 @@ impl Ue {
     /// Where it is on `uu`.
     pub(super) fn address() -> SocketAddr {
         SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 40_000)
-    }
-}
-
-/// A UE's PDUs that differ in their sequence numbers only.
-pub(super) struct Following {
-    message: Vec<u8>,
-    /// COUNT of the next one.
-    count: u32,
-}
-
-impl Following {
-    /// The G-PDU of the PDU so many after the next.
-    pub(super) fn message(&mut self, after: u32) -> &[u8] {
-        let [_, a, b, c] = ((self.count + after) & 0x3_FFFF).to_be_bytes();
-        // D/C bit and an 18-bit sequence number.
-        self.message[gtpu::HEADER_LEN..gtpu::HEADER_LEN + 3].copy_from_slice(&[0x80 | a, b, c]);
-        &self.message
-    }
-
-    /// So many have been sent.
-    pub(super) fn sent(&mut self, count: u32) {
-        self.count += count;
     }
 }
 
