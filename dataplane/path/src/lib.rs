@@ -19,6 +19,7 @@
 //! Read [`Graph`], then [`worker`]. `examples/reflector.rs` is a whole node in sixty lines.
 #![forbid(unsafe_code)]
 
+pub mod calls;
 pub mod nodes;
 pub mod outputs;
 pub mod worker;

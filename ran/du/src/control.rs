@@ -1,16 +1,17 @@
 //! How control reaches the user plane of a DU, and what it hears from there.
 //!
-//! A command goes through a channel to the worker, which executes it between two vectors and answers. All commands of one
-//! [`Control`] are executed in order.
+//! The worker executes commands between two vectors, in order ([`path::calls`]).
 
 use std::net::SocketAddr;
-use std::sync::mpsc::{self, Receiver, Sender, SyncSender, TrySendError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::time::Duration;
 
 use l2::rlc::um;
-use pktio::poll::Waker;
+use path::Ports;
+use path::calls::{self, Caller, Calls};
 
+use crate::graph::UserPlane;
 use crate::radio::Radio;
 use crate::stats::{BearerStats, Stats};
 
@@ -170,25 +171,10 @@ pub enum Event {
     },
 }
 
-pub(crate) type Reply<T> = SyncSender<Result<T, Refused>>;
-
-/// What control can ask for.
-pub(crate) enum Command {
-    AddUe { c_rnti: u16, place: Place, reply: Reply<()> },
-    RemoveUe { c_rnti: u16, reply: Reply<()> },
-    AddBearer { c_rnti: u16, setup: BearerSetup, reply: Reply<Added> },
-    RedirectBearer { c_rnti: u16, lcid: u8, cu: Tunnel, reply: Reply<()> },
-    RemoveBearer { c_rnti: u16, lcid: u8, reply: Reply<()> },
-    SetRadio { c_rnti: u16, downlink: Radio, uplink: Radio, reply: Reply<()> },
-    SendRrc { c_rnti: u16, lcid: u8, sdu: Vec<u8>, reply: Reply<()> },
-}
-
 /// A handle on the user plane; clones refer to the same one.
 #[derive(Clone, Debug)]
 pub struct Control {
-    commands: Sender<Command>,
-    /// Set when the worker has started.
-    waker: Arc<Mutex<Option<Waker>>>,
+    calls: Caller<UserPlane>,
     stats: Arc<Stats>,
 }
 
@@ -205,9 +191,8 @@ impl Events {
 
 /// The worker's ends of the channels.
 pub(crate) struct Ends {
-    pub(crate) commands: Receiver<Command>,
+    pub(crate) calls: Calls<UserPlane>,
     events: SyncSender<Event>,
-    waker: Arc<Mutex<Option<Waker>>>,
 }
 
 impl Ends {
@@ -215,18 +200,13 @@ impl Ends {
     pub(crate) fn tell(&self, event: Event) -> bool {
         !matches!(self.events.try_send(event), Err(TrySendError::Full(_)))
     }
-
-    pub(crate) fn wake_with(&self, waker: Waker) {
-        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
-    }
 }
 
 pub(crate) fn channels(stats: &Arc<Stats>) -> (Control, Events, Ends) {
-    let (commands, receiver) = mpsc::channel();
+    let (caller, calls) = calls::channel();
     let (events, event_receiver) = mpsc::sync_channel(EVENTS);
-    let waker = Arc::default();
-    let control = Control { commands, waker: Arc::clone(&waker), stats: Arc::clone(stats) };
-    (control, Events(event_receiver), Ends { commands: receiver, events, waker })
+    let control = Control { calls: caller, stats: Arc::clone(stats) };
+    (control, Events(event_receiver), Ends { calls, events })
 }
 
 impl Control {
@@ -240,7 +220,7 @@ impl Control {
     /// # Errors
     /// See [`Refused`].
     pub fn add_ue(&self, c_rnti: u16, place: Place) -> Result<(), Refused> {
-        self.ask(|reply| Command::AddUe { c_rnti, place, reply })
+        self.ask(move |du, _, _| du.add_ue(c_rnti, place))
     }
 
     /// Removes the context of a UE with its bearers, and what waits for it.
@@ -248,7 +228,7 @@ impl Control {
     /// # Errors
     /// See [`Refused`].
     pub fn remove_ue(&self, c_rnti: u16) -> Result<(), Refused> {
-        self.ask(|reply| Command::RemoveUe { c_rnti, reply })
+        self.ask(move |du, _, ports| du.remove_ue(c_rnti, ports))
     }
 
     /// Adds a data bearer.
@@ -256,7 +236,7 @@ impl Control {
     /// # Errors
     /// See [`Refused`].
     pub fn add_bearer(&self, c_rnti: u16, setup: BearerSetup) -> Result<Added, Refused> {
-        self.ask(|reply| Command::AddBearer { c_rnti, setup, reply })
+        self.ask(move |du, now_ns, _| du.add_bearer(c_rnti, &setup, now_ns))
     }
 
     /// Sends what a bearer carries to another tunnel from now on.
@@ -264,7 +244,7 @@ impl Control {
     /// # Errors
     /// See [`Refused`].
     pub fn redirect_bearer(&self, c_rnti: u16, lcid: u8, cu: Tunnel) -> Result<(), Refused> {
-        self.ask(|reply| Command::RedirectBearer { c_rnti, lcid, cu, reply })
+        self.ask(move |du, now_ns, _| du.redirect_bearer(c_rnti, lcid, cu, now_ns))
     }
 
     /// Removes a data bearer, and what waits on it.
@@ -272,7 +252,7 @@ impl Control {
     /// # Errors
     /// See [`Refused`].
     pub fn remove_bearer(&self, c_rnti: u16, lcid: u8) -> Result<(), Refused> {
-        self.ask(|reply| Command::RemoveBearer { c_rnti, lcid, reply })
+        self.ask(move |du, _, ports| du.remove_bearer(c_rnti, lcid, ports))
     }
 
     /// Changes how a UE's radio link behaves from now on. What waits or is under way stays.
@@ -280,7 +260,7 @@ impl Control {
     /// # Errors
     /// See [`Refused`].
     pub fn set_radio(&self, c_rnti: u16, downlink: Radio, uplink: Radio) -> Result<(), Refused> {
-        self.ask(|reply| Command::SetRadio { c_rnti, downlink, uplink, reply })
+        self.ask(move |du, now_ns, _| du.set_radio(c_rnti, downlink, uplink, now_ns))
     }
 
     /// Sends an RRC message to a UE.
@@ -288,15 +268,13 @@ impl Control {
     /// # Errors
     /// See [`Refused`].
     pub fn send_rrc(&self, c_rnti: u16, lcid: u8, sdu: Vec<u8>) -> Result<(), Refused> {
-        self.ask(|reply| Command::SendRrc { c_rnti, lcid, sdu, reply })
+        self.ask(move |du, now_ns, _| du.send_rrc(c_rnti, lcid, sdu, now_ns))
     }
 
-    fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Refused> {
-        let (reply, answer) = mpsc::sync_channel(1);
-        self.commands.send(command(reply)).map_err(|_| Refused::NotRunning)?;
-        if let Some(waker) = &*self.waker.lock().unwrap_or_else(PoisonError::into_inner) {
-            waker.wake();
-        }
-        answer.recv_timeout(PATIENCE).unwrap_or(Err(Refused::NotRunning))
+    fn ask<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&mut UserPlane, u64, &mut Ports) -> Result<T, Refused> + Send + 'static,
+    ) -> Result<T, Refused> {
+        self.calls.call(PATIENCE, call).unwrap_or(Err(Refused::NotRunning))
     }
 }

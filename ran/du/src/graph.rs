@@ -10,9 +10,7 @@ use pktio::{Pool, Slab, VECTOR, Vector};
 use telemetry::DropReason;
 use types::NrCellId;
 
-use crate::control::{
-    self, Added, BearerSetup, Command, Control, Ends, Event, Events, Place, Refused, Reply, Tunnel,
-};
+use crate::control::{self, Added, BearerSetup, Control, Ends, Event, Events, Place, Refused, Tunnel};
 use crate::exits::Exits;
 use crate::limit::Limit;
 use crate::paths::{Echo, Paths};
@@ -25,8 +23,6 @@ use crate::timers::{Task, Timers};
 
 /// Longest packet of an interface without memory of its own.
 const PACKET_LEN: usize = 9_216;
-/// Most commands between two vectors.
-const COMMANDS: usize = 64;
 
 /// What an interface is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -217,33 +213,6 @@ impl UserPlane {
         self.tables.remove_ue(c_rnti)
     }
 
-    /// Executes commands; returns whether there may be more.
-    fn execute_commands(&mut self, now_ns: u64, ports: &mut Ports) -> bool {
-        for _ in 0..COMMANDS {
-            let Ok(command) = self.ends.commands.try_recv() else { return false };
-            match command {
-                Command::AddUe { c_rnti, place, reply } => answer(&reply, self.add_ue(c_rnti, place)),
-                Command::RemoveUe { c_rnti, reply } => answer(&reply, self.remove_ue(c_rnti, ports)),
-                Command::AddBearer { c_rnti, setup, reply } => {
-                    answer(&reply, self.add_bearer(c_rnti, &setup, now_ns));
-                }
-                Command::RedirectBearer { c_rnti, lcid, cu, reply } => {
-                    answer(&reply, self.redirect_bearer(c_rnti, lcid, cu, now_ns));
-                }
-                Command::RemoveBearer { c_rnti, lcid, reply } => {
-                    answer(&reply, self.remove_bearer(c_rnti, lcid, ports));
-                }
-                Command::SetRadio { c_rnti, downlink, uplink, reply } => {
-                    answer(&reply, self.set_radio(c_rnti, downlink, uplink, now_ns));
-                }
-                Command::SendRrc { c_rnti, lcid, sdu, reply } => {
-                    answer(&reply, self.send_rrc(c_rnti, lcid, sdu, now_ns));
-                }
-            }
-        }
-        true
-    }
-
     /// Tells control, or counts what it was not told.
     pub(crate) fn tell(&self, event: Event) {
         if !self.ends.tell(event) {
@@ -265,11 +234,6 @@ impl UserPlane {
             }
         }
     }
-}
-
-/// Answers a command. Who does not wait for the answer any more has been told that there is none.
-fn answer<T>(reply: &Reply<T>, result: Result<T, Refused>) {
-    let _ = reply.try_send(result);
 }
 
 impl Graph for UserPlane {
@@ -302,13 +266,12 @@ impl Graph for UserPlane {
     }
 
     fn turn(&mut self, now_ns: u64, ports: &mut Ports) -> Option<u64> {
-        let more = self.execute_commands(now_ns, ports);
+        for call in self.ends.calls.take() {
+            call(self, now_ns, ports);
+        }
         self.do_what_is_due(now_ns, ports);
         self.land(now_ns, ports);
         self.exits.flush(&self.stats, ports);
-        if more {
-            return Some(now_ns);
-        }
         self.timers.next_ns().into_iter().chain(self.scheduler.next_ns()).min()
     }
 
@@ -317,7 +280,7 @@ impl Graph for UserPlane {
     }
 
     fn wake_with(&mut self, waker: Waker) {
-        self.ends.wake_with(waker);
+        self.ends.calls.wake_with(waker);
     }
 
     fn interface_name(&self, number: usize) -> &str {

@@ -1,20 +1,21 @@
 //! How control reaches the user plane of UEs, and what it hears from there.
 //!
-//! A command goes through a channel to the worker, which executes it between two vectors and answers. All commands of one
-//! [`Control`] are executed in order.
+//! The worker executes commands between two vectors, in order ([`path::calls`]).
 
 use std::net::SocketAddr;
-use std::sync::mpsc::{self, Receiver, Sender, SyncSender, TrySendError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::time::Duration;
 
 use l2::pdcp;
 use l2::rlc::um;
 use l2::sdap::Drb;
 use l2::uu::ContentionIdentity;
-use pktio::poll::Waker;
+use path::Ports;
+use path::calls::{self, Caller, Calls};
 use types::{NrCellId, Qfi};
 
+use crate::graph::UserPlane;
 use crate::stats::{SessionStats, Stats};
 use crate::tuns::peer_of;
 
@@ -110,24 +111,10 @@ pub enum Event {
 
 pub(crate) type Reply<T> = SyncSender<Result<T, Refused>>;
 
-/// What control can ask for.
-pub(crate) enum Command {
-    Access { cell: NrCellId, du: SocketAddr, identity: ContentionIdentity, reply: Reply<UeId> },
-    AddUe { cell: NrCellId, du: SocketAddr, c_rnti: u16, reply: Reply<UeId> },
-    RemoveUe { ue: UeId, reply: Reply<()> },
-    AddSession { ue: UeId, flow: Qfi, reply: Reply<(SessionId, Arc<SessionStats>)> },
-    RemoveSession { session: SessionId, reply: Reply<()> },
-    AddBearer { session: SessionId, setup: Box<BearerSetup>, reply: Reply<BearerId> },
-    RemoveBearer { bearer: BearerId, reply: Reply<()> },
-    SendRrc { ue: UeId, message: Vec<u8>, reply: Reply<()> },
-}
-
 /// A handle on the user plane; clones refer to the same one.
 #[derive(Clone, Debug)]
 pub struct Control {
-    commands: Sender<Command>,
-    /// Set when the worker has started.
-    waker: Arc<Mutex<Option<Waker>>>,
+    calls: Caller<UserPlane>,
     stats: Arc<Stats>,
 }
 
@@ -144,9 +131,8 @@ impl Events {
 
 /// The worker's ends of the channels.
 pub(crate) struct Ends {
-    pub(crate) commands: Receiver<Command>,
+    pub(crate) calls: Calls<UserPlane>,
     events: SyncSender<Event>,
-    waker: Arc<Mutex<Option<Waker>>>,
 }
 
 impl Ends {
@@ -154,18 +140,13 @@ impl Ends {
     pub(crate) fn tell(&self, event: Event) -> bool {
         !matches!(self.events.try_send(event), Err(TrySendError::Full(_)))
     }
-
-    pub(crate) fn wake_with(&self, waker: Waker) {
-        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
-    }
 }
 
 pub(crate) fn channels(stats: &Arc<Stats>) -> (Control, Events, Ends) {
-    let (commands, receiver) = mpsc::channel();
+    let (caller, calls) = calls::channel();
     let (events, event_receiver) = mpsc::sync_channel(EVENTS);
-    let waker = Arc::default();
-    let control = Control { commands, waker: Arc::clone(&waker), stats: Arc::clone(stats) };
-    (control, Events(event_receiver), Ends { commands: receiver, events, waker })
+    let control = Control { calls: caller, stats: Arc::clone(stats) };
+    (control, Events(event_receiver), Ends { calls, events })
 }
 
 impl Control {
@@ -185,7 +166,12 @@ impl Control {
         du: SocketAddr,
         identity: ContentionIdentity,
     ) -> Result<UeId, Refused> {
-        self.ask_for(ACCESS_PATIENCE, |reply| Command::Access { cell, du, identity, reply })
+        let (reply, answer) = mpsc::sync_channel(1);
+        let begin = move |ues: &mut UserPlane, now_ns, _: &mut Ports| {
+            ues.begin_access(cell, du, identity, now_ns, reply)
+        };
+        self.calls.post(begin).map_err(|_| Refused::NotRunning)?;
+        answer.recv_timeout(ACCESS_PATIENCE).unwrap_or(Err(Refused::NotRunning))
     }
 
     /// Adds a UE that has got a C-RNTI in a cell, whose DU is at `du`.
@@ -193,7 +179,7 @@ impl Control {
     /// # Errors
     /// See [`Refused`].
     pub fn add_ue(&self, cell: NrCellId, du: SocketAddr, c_rnti: u16) -> Result<UeId, Refused> {
-        self.ask(|reply| Command::AddUe { cell, du, c_rnti, reply })
+        self.ask(move |ues, _, _| ues.add_ue(cell, du, c_rnti))
     }
 
     /// Removes a UE with its sessions and bearers.
@@ -201,7 +187,7 @@ impl Control {
     /// # Errors
     /// See [`Refused`].
     pub fn remove_ue(&self, ue: UeId) -> Result<(), Refused> {
-        self.ask(|reply| Command::RemoveUe { ue, reply })
+        self.ask(move |ues, _, _| ues.remove_ue(ue))
     }
 
     /// Adds a PDU session whose uplink packets are of one QoS flow. [`crate::Devices::attach`] gives it a TUN device.
@@ -209,7 +195,7 @@ impl Control {
     /// # Errors
     /// See [`Refused`].
     pub fn add_session(&self, ue: UeId, flow: Qfi) -> Result<(SessionId, Arc<SessionStats>), Refused> {
-        self.ask(|reply| Command::AddSession { ue, flow, reply })
+        self.ask(move |ues, _, _| ues.add_session(ue, flow))
     }
 
     /// Removes a session with its bearers.
@@ -217,7 +203,7 @@ impl Control {
     /// # Errors
     /// See [`Refused`].
     pub fn remove_session(&self, session: SessionId) -> Result<(), Refused> {
-        self.ask(|reply| Command::RemoveSession { session, reply })
+        self.ask(move |ues, _, _| ues.remove_session(session))
     }
 
     /// Adds a data bearer to a session. Flows that move to it end with a marker on the bearer that they had.
@@ -225,8 +211,7 @@ impl Control {
     /// # Errors
     /// See [`Refused`].
     pub fn add_bearer(&self, session: SessionId, setup: BearerSetup) -> Result<BearerId, Refused> {
-        let setup = Box::new(setup);
-        self.ask(|reply| Command::AddBearer { session, setup, reply })
+        self.ask(move |ues, _, ports| ues.add_bearer(session, setup, ports))
     }
 
     /// Removes a data bearer, and what waits on it for older packets.
@@ -234,7 +219,7 @@ impl Control {
     /// # Errors
     /// See [`Refused`].
     pub fn remove_bearer(&self, bearer: BearerId) -> Result<(), Refused> {
-        self.ask(|reply| Command::RemoveBearer { bearer, reply })
+        self.ask(move |ues, _, _| ues.remove_bearer(bearer))
     }
 
     /// Sends an RRC message on SRB0.
@@ -242,23 +227,13 @@ impl Control {
     /// # Errors
     /// See [`Refused`].
     pub fn send_rrc(&self, ue: UeId, message: Vec<u8>) -> Result<(), Refused> {
-        self.ask(|reply| Command::SendRrc { ue, message, reply })
+        self.ask(move |ues, _, ports| ues.send_rrc(ue, &message, ports))
     }
 
-    fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Refused> {
-        self.ask_for(PATIENCE, command)
-    }
-
-    fn ask_for<T>(
+    fn ask<T: Send + 'static>(
         &self,
-        patience: Duration,
-        command: impl FnOnce(Reply<T>) -> Command,
+        call: impl FnOnce(&mut UserPlane, u64, &mut Ports) -> Result<T, Refused> + Send + 'static,
     ) -> Result<T, Refused> {
-        let (reply, answer) = mpsc::sync_channel(1);
-        self.commands.send(command(reply)).map_err(|_| Refused::NotRunning)?;
-        if let Some(waker) = &*self.waker.lock().unwrap_or_else(PoisonError::into_inner) {
-            waker.wake();
-        }
-        answer.recv_timeout(patience).unwrap_or(Err(Refused::NotRunning))
+        self.calls.call(PATIENCE, call).unwrap_or(Err(Refused::NotRunning))
     }
 }

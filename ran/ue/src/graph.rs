@@ -18,7 +18,7 @@ use types::{NrCellId, Qfi};
 
 use crate::access::{Accesses, Answered};
 use crate::control::{
-    self, BearerId, BearerSetup, Command, Control, Ends, Event, Events, Refused, Reply, SessionId, UeId,
+    self, BearerId, BearerSetup, Control, Ends, Event, Events, Refused, Reply, SessionId, UeId,
 };
 use crate::state::{Bearer, State};
 use crate::stats::{SessionStats, Stats};
@@ -30,8 +30,6 @@ pub const UU: usize = 0;
 pub const TUN: usize = 1;
 /// Longest packet of an interface without memory of its own.
 const PACKET_LEN: usize = 9_216;
-/// Most commands between two vectors.
-const COMMANDS: usize = 64;
 /// What is in front of a PDCP PDU that is not cut: the headers of `uu` and RLC.
 const PREFIX: usize = uu::HEADER_LEN + 1;
 
@@ -354,7 +352,8 @@ impl UserPlane {
     #[cold]
     fn accessed(&mut self, answered: Answered) {
         let Answered { cell, du, c_rnti, reply } = answered;
-        answer(&reply, self.state.add_ue(cell, du, c_rnti).map(UeId));
+        // Who does not wait for the answer any more has been told that there is none.
+        let _ = reply.try_send(self.state.add_ue(cell, du, c_rnti).map(UeId));
     }
 
     /// Sends the preambles that are due.
@@ -414,35 +413,6 @@ impl UserPlane {
             self.plan(number);
         }
     }
-
-    /// Executes commands; returns whether there may be more.
-    fn execute_commands(&mut self, now_ns: u64, ports: &mut Ports) -> bool {
-        for _ in 0..COMMANDS {
-            let Ok(command) = self.ends.commands.try_recv() else { return false };
-            match command {
-                Command::Access { cell, du, identity, reply } => {
-                    self.begin_access(cell, du, identity, now_ns, reply);
-                }
-                Command::AddUe { cell, du, c_rnti, reply } => answer(&reply, self.add_ue(cell, du, c_rnti)),
-                Command::RemoveUe { ue, reply } => answer(&reply, self.remove_ue(ue)),
-                Command::AddSession { ue, flow, reply } => answer(&reply, self.add_session(ue, flow)),
-                Command::RemoveSession { session, reply } => answer(&reply, self.remove_session(session)),
-                Command::AddBearer { session, setup, reply } => {
-                    answer(&reply, self.add_bearer(session, *setup, ports));
-                }
-                Command::RemoveBearer { bearer, reply } => answer(&reply, self.remove_bearer(bearer)),
-                Command::SendRrc { ue, message, reply } => {
-                    answer(&reply, self.send_rrc(ue, &message, ports));
-                }
-            }
-        }
-        true
-    }
-}
-
-/// Answers a command. Who does not wait for the answer any more has been told that there is none.
-fn answer<T>(reply: &Reply<T>, result: Result<T, Refused>) {
-    let _ = reply.try_send(result);
 }
 
 /// Makes the frame, an SDU of PDCP, a datagram on its way to the DU.
@@ -512,13 +482,12 @@ impl Graph for UserPlane {
     fn turn(&mut self, now_ns: u64, ports: &mut Ports) -> Option<u64> {
         let drops = &self.stats.drops;
         ports.iter_mut().for_each(|port| port.losses(&mut |reason, count| drops.count_n(reason, count)));
-        let more = self.execute_commands(now_ns, ports);
+        for call in self.ends.calls.take() {
+            call(self, now_ns, ports);
+        }
         self.look_after(now_ns, ports);
         if self.accesses.next_ns().is_some_and(|next_ns| next_ns <= now_ns) {
             self.send_preambles(now_ns, ports);
-        }
-        if more {
-            return Some(now_ns);
         }
         let due = self.due.peek().map(|Reverse(due)| due.0);
         due.into_iter().chain(self.accesses.next_ns()).min()
@@ -532,7 +501,7 @@ impl Graph for UserPlane {
     }
 
     fn wake_with(&mut self, waker: Waker) {
-        self.ends.wake_with(waker);
+        self.ends.calls.wake_with(waker);
     }
 
     fn interface_name(&self, number: usize) -> &str {

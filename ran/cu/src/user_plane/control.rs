@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use l2::pdcp;
 use packet::gtpu;
 use path::Ports;
+use path::calls::{self, Caller};
 use pktio::Peers;
-use pktio::poll::Waker;
+use telemetry::DropReason;
 use tokio::sync::mpsc;
 use types::Qfi;
 
@@ -162,50 +162,6 @@ pub enum Refused {
     Interface,
 }
 
-pub(super) enum Command {
-    Open { teid: u32, session: Box<Session> },
-    Add { teid: u32, flows: u64, default: bool, bearer: Box<Bearer> },
-    Connect { teid: u32, du: FarEnd },
-    Remove { teid: u32 },
-    Close { teid: u32 },
-    Echo { interface: u8, peer: SocketAddr, sequence: u16 },
-}
-
-/// Commands for a worker, which looks for them between vectors.
-#[derive(Default)]
-pub(super) struct Mailbox {
-    waiting: AtomicBool,
-    commands: Mutex<Vec<Command>>,
-    waker: OnceLock<Waker>,
-}
-
-impl Mailbox {
-    pub fn wake_with(&self, waker: Waker) {
-        let _ = self.waker.set(waker);
-    }
-
-    #[inline(always)]
-    pub fn is_waiting(&self) -> bool {
-        self.waiting.load(Ordering::Acquire)
-    }
-
-    pub fn take(&self) -> Vec<Command> {
-        let mut commands = lock(&self.commands);
-        self.waiting.store(false, Ordering::Release);
-        std::mem::take(&mut *commands)
-    }
-
-    fn post(&self, command: Command) {
-        let mut commands = lock(&self.commands);
-        commands.push(command);
-        self.waiting.store(true, Ordering::Release);
-        drop(commands);
-        if let Some(waker) = self.waker.get() {
-            waker.wake();
-        }
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -216,7 +172,7 @@ pub struct UserPlane(Arc<Inner>);
 
 struct Inner {
     interfaces: Arc<[Interface]>,
-    mailbox: Arc<Mailbox>,
+    calls: Caller<Relay>,
     peers: Arc<Peers>,
     stats: Arc<Stats>,
     state: Mutex<State>,
@@ -262,16 +218,16 @@ impl UserPlane {
         }
         let interfaces: Arc<[Interface]> = interfaces.into();
         let (sender, events) = mpsc::channel(EVENTS);
-        let (mailbox, peers, stats) =
-            (Arc::<Mailbox>::default(), Arc::<Peers>::default(), Arc::<Stats>::default());
+        let (peers, stats) = (Arc::<Peers>::default(), Arc::<Stats>::default());
+        let (caller, calls) = calls::channel();
         let relay = Relay::new(
             Arc::clone(&interfaces),
-            Arc::clone(&mailbox),
+            calls,
             Arc::clone(&peers),
             Arc::clone(&stats),
             Events(sender),
         );
-        let inner = Inner { interfaces, mailbox, peers, stats, state: Mutex::default() };
+        let inner = Inner { interfaces, calls: caller, peers, stats, state: Mutex::default() };
         Ok((UserPlane(Arc::new(inner)), relay, events))
     }
 
@@ -286,6 +242,11 @@ impl UserPlane {
         let reaches =
             |interface: &&Interface| peer.is_none_or(|peer| peer.is_ipv4() == interface.address.is_ipv4());
         interface.filter(reaches).ok_or(Refused::Interface)
+    }
+
+    /// Has the worker execute something, after all that was posted before. If it has ended, so have its tunnels.
+    fn post(&self, call: impl FnOnce(&mut Relay, &mut Ports) + Send + 'static) {
+        let _ = self.0.calls.post(move |relay, _, ports| call(relay, ports));
     }
 
     /// Counters.
@@ -307,7 +268,7 @@ impl UserPlane {
             SessionState { upf: FarEnd { interface: n3, peer, teid: upf.teid }, bearers: HashMap::new() };
         let id = SessionId { interface: n3, teid };
         state.sessions.insert(id, known);
-        self.0.mailbox.post(Command::Open { teid, session: Box::new(Session::new(n3)) });
+        self.post(move |relay, _| relay.ends.insert(teid, End::Session(Box::new(Session::new(n3)))));
         Ok(id)
     }
 
@@ -363,7 +324,7 @@ impl UserPlane {
             due_ns: None,
         };
         let (teid, default) = (id.teid, config.default);
-        self.0.mailbox.post(Command::Add { teid, flows, default, bearer: Box::new(bearer) });
+        self.post(move |relay, _| relay.add(teid, flows, default, Box::new(bearer)));
         Ok(id)
     }
 
@@ -379,9 +340,8 @@ impl UserPlane {
         let interface = bearer.interface;
         self.interface(interface, Interface::has_f1u, Some(du.address))?;
         let peer = state.number(&self.0.peers, interface, du.address)?;
-        self.0
-            .mailbox
-            .post(Command::Connect { teid: bearer.teid, du: FarEnd { interface, peer, teid: du.teid } });
+        let du = FarEnd { interface, peer, teid: du.teid };
+        self.post(move |relay, ports| relay.connect(bearer.teid, du, ports));
         Ok(())
     }
 
@@ -401,7 +361,7 @@ impl UserPlane {
 
     fn forget(&self, state: &mut State, bearer: BearerId) {
         state.teids.release(bearer.teid);
-        self.0.mailbox.post(Command::Remove { teid: bearer.teid });
+        self.post(move |relay, _| relay.remove(bearer.teid));
     }
 
     /// Closes a session with its bearers.
@@ -412,52 +372,40 @@ impl UserPlane {
             self.forget(state, *bearer);
         }
         state.teids.release(session.teid);
-        self.0.mailbox.post(Command::Close { teid: session.teid });
+        self.post(move |relay, _| drop(relay.ends.remove(session.teid)));
     }
 
     /// Sends an Echo Request by the interface with this number. The answer is an [`Event`].
     pub fn echo(&self, interface: u8, peer: IpAddr, sequence: u16) {
         let peer = SocketAddr::new(peer, gtpu::PORT);
-        self.0.mailbox.post(Command::Echo { interface, peer, sequence });
+        self.post(move |relay, ports| {
+            relay.reply(interface.into(), &gtpu::Signalling::EchoRequest { sequence }, peer);
+            relay.send_extra(ports);
+        });
     }
 }
 
 impl Relay {
-    /// Executes the commands of the control plane.
-    #[cold]
-    pub(super) fn obey(&mut self, ports: &mut Ports) {
-        for command in self.mailbox.take() {
-            match command {
-                Command::Open { teid, session } => self.ends.insert(teid, End::Session(session)),
-                Command::Add { teid, flows, default, bearer } => {
-                    if let Some(End::Session(session)) = self.ends.get_mut(bearer.session) {
-                        session.add(teid, flows, default);
-                        self.ends.insert(teid, End::Bearer(bearer));
-                    }
-                }
-                Command::Connect { teid, du } => {
-                    if let Some(bearer) = self.bearer(teid) {
-                        bearer.down.du = Some(du);
-                        self.send_waiting(teid, ports);
-                    }
-                }
-                Command::Remove { teid } => {
-                    if let Some(End::Bearer(bearer)) = self.ends.remove(teid) {
-                        self.waiting_octets -= bearer.down.queue.octets();
-                        self.stats.drops.count_n(telemetry::DropReason::NoBearer, bearer.down.queue.len());
-                        if let Some(End::Session(session)) = self.ends.get_mut(bearer.session) {
-                            session.remove(teid);
-                        }
-                    }
-                }
-                Command::Close { teid } => {
-                    self.ends.remove(teid);
-                }
-                Command::Echo { interface, peer, sequence } => {
-                    let message = gtpu::Signalling::EchoRequest { sequence };
-                    self.reply(interface.into(), &message, peer);
-                    self.send_extra(ports);
-                }
+    fn add(&mut self, teid: u32, flows: u64, default: bool, bearer: Box<Bearer>) {
+        if let Some(End::Session(session)) = self.ends.get_mut(bearer.session) {
+            session.add(teid, flows, default);
+            self.ends.insert(teid, End::Bearer(bearer));
+        }
+    }
+
+    fn connect(&mut self, teid: u32, du: FarEnd, ports: &mut Ports) {
+        if let Some(bearer) = self.bearer(teid) {
+            bearer.down.du = Some(du);
+            self.send_waiting(teid, ports);
+        }
+    }
+
+    fn remove(&mut self, teid: u32) {
+        if let Some(End::Bearer(bearer)) = self.ends.remove(teid) {
+            self.waiting_octets -= bearer.down.queue.octets();
+            self.stats.drops.count_n(DropReason::NoBearer, bearer.down.queue.len());
+            if let Some(End::Session(session)) = self.ends.get_mut(bearer.session) {
+                session.remove(teid);
             }
         }
     }

@@ -8,7 +8,7 @@
 //!            └──────► signalling ──► transmit               Echo, Error Indication, delivery status
 //! ```
 //! There may be several interfaces to DUs, such as a memif for each, and one interface may be both N3 and F1-U: a TEID belongs to one end of one tunnel ([`tunnels`]). The ends
-//! are set up through a [`UserPlane`], which gives out TEIDs and sends commands to the worker; the worker tells about peers by
+//! are set up through a [`UserPlane`], which gives out TEIDs and has the worker execute commands; the worker tells about peers by
 //! [`Event`]s.
 //!
 //! The straight way rewrites a packet in place, and neither allocates nor locks. The state of a bearer is its worker's alone.
@@ -28,6 +28,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use packet::gtpu::{self, extension_type, message_type};
+use path::calls::Calls;
 use path::{Graph, Outputs, Ports, Stopwatch};
 use pktio::poll::Waker;
 use pktio::{Peers, Pool, Sent, Slab, VECTOR, Vector};
@@ -35,7 +36,6 @@ use telemetry::DropReason;
 use telemetry::worker::Traffic;
 
 use bearer::{Bearer, End, FLOWS, MOST_BEARERS};
-use control::Mailbox;
 pub use control::{BearerConfig, BearerId, Event, Interface, Refused, Role, SessionId, Tunnel, UserPlane};
 use signalling::{Events, ReplyLimit};
 pub use stats::{BearerStats, NODES, Stats, WAYS, Way};
@@ -52,7 +52,7 @@ const WAITING_OCTETS: usize = 256 << 20;
 pub struct Relay {
     interfaces: Arc<[Interface]>,
     home: Arc<dyn Pool>,
-    mailbox: Arc<Mailbox>,
+    calls: Calls<Relay>,
     peers: Arc<Peers>,
     stats: Arc<Stats>,
     ends: Table<End>,
@@ -111,7 +111,7 @@ fn usual(bytes: &[u8]) -> Option<Gpdu> {
 impl Relay {
     fn new(
         interfaces: Arc<[Interface]>,
-        mailbox: Arc<Mailbox>,
+        calls: Calls<Relay>,
         peers: Arc<Peers>,
         stats: Arc<Stats>,
         events: Events,
@@ -130,7 +130,7 @@ impl Relay {
             stopwatch: Stopwatch::default(),
             interfaces,
             home,
-            mailbox,
+            calls,
             peers,
             stats,
             events,
@@ -307,8 +307,8 @@ impl Graph for Relay {
 
     fn turn(&mut self, now_ns: u64, ports: &mut Ports) -> Option<u64> {
         self.count_losses(ports);
-        if self.mailbox.is_waiting() {
-            self.obey(ports);
+        for call in self.calls.take() {
+            call(self, now_ns, ports);
         }
         if self.due.peek().is_some_and(|Reverse(due)| due.0 <= now_ns) {
             self.look_after(now_ns, ports);
@@ -325,7 +325,7 @@ impl Graph for Relay {
     }
 
     fn wake_with(&mut self, waker: Waker) {
-        self.mailbox.wake_with(waker);
+        self.calls.wake_with(waker);
     }
 
     fn interface_name(&self, number: usize) -> &str {

@@ -64,7 +64,8 @@ fn many_sessions_come_and_go() {
     world.run();
     let sent = world.at_du();
     let seen: Vec<_> = sent.iter().map(|sent| (sent.to.ip(), sent.teid)).collect();
-    assert_eq!(seen, open.iter().map(|(_, _, address, teid)| (*address, *teid)).collect::<Vec<_>>());
+    let expected: Vec<_> = open.iter().map(|(_, _, address, teid)| (*address, *teid)).collect();
+    assert!(seen == expected, "{} of {} arrived where they must", seen.len(), expected.len());
     open.iter().for_each(|(session, ..)| world.user_plane.close(*session));
     world.turn();
     world.upf_sends(open[0].0, 1, b"late");
