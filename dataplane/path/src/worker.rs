@@ -71,25 +71,25 @@ pub struct Shared {
     pub inputs: Vec<usize>,
 }
 
-/// Starts a worker for each set of ports that [`pktio::interface::open`] has opened, with the graph that `graph` makes for its number,
-/// and connects those that receive each other's packets.
+/// Starts a worker for each set of ports that [`pktio::interface::open`] has opened, with the next one of `graphs`, and connects those
+/// that receive each other's packets.
 ///
 /// # Errors
 /// As [`Worker::start_as`].
 pub fn start_all<G: Graph + 'static>(
     workers: Vec<WorkerPorts>,
     config: &WorkersConfig,
-    mut graph: impl FnMut(usize) -> G,
+    graphs: impl IntoIterator<Item = G>,
 ) -> io::Result<Vec<Worker>> {
     let connected = workers.iter().any(|worker| !worker.crossing.is_empty());
     let mut crossings = crossing::connect(if connected { workers.len() } else { 0 }).into_iter();
-    let start = |(number, worker)| {
+    let start = |(number, (worker, graph))| {
         let WorkerPorts { name, ports, inputs, crossing } = worker;
         let shared = crossings.next().map(|ends| Shared { crossing: ends, inputs: crossing });
         let (core, poll) = (config.cores.get(number).copied(), Duration::from_micros(config.poll_us));
-        Worker::start_as(Plan { name, core, inputs, poll, shared }, graph(number), ports)
+        Worker::start_as(Plan { name, core, inputs, poll, shared }, graph, ports)
     };
-    workers.into_iter().enumerate().map(start).collect()
+    workers.into_iter().zip(graphs).enumerate().map(start).collect()
 }
 
 /// A running worker.

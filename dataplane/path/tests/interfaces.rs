@@ -101,7 +101,7 @@ fn a_hybrid_node_with_a_memif_for_each_peer_sleeps_and_is_woken_by_all() {
     assert!(opened.signalling.iter().all(|ports| ports.len() == 1));
     let home: Arc<dyn Pool> = Slab::new(2 * VECTOR, LONGEST + 22);
     let config = WorkersConfig { poll_us: 0, ..WorkersConfig::default() };
-    let workers = path::start_all(opened.workers, &config, |_| Echo(Arc::clone(&home))).unwrap();
+    let workers = path::start_all(opened.workers, &config, [Echo(Arc::clone(&home))]).unwrap();
 
     let mut peers: Vec<_> = (0..PEERS)
         .map(|link| {

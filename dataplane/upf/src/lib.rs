@@ -185,7 +185,8 @@ pub async fn start_captured(config: Config, taps: Option<Taps>) -> Result<Upf, S
         pipeline.keep_quiet_until(net::time::now_ns() + restoration.as_nanos() as u64);
         pipeline
     };
-    let workers = path::start_all(opened.workers, &config.workers, pipeline).map_err(StartError::Worker)?;
+    let pipelines = (0..opened.workers.len()).map(pipeline);
+    let workers = path::start_all(opened.workers, &config.workers, pipelines).map_err(StartError::Worker)?;
 
     let (query_sender, queries) = mpsc::channel(QUERIES);
     let (stop, stopped) = watch::channel(false);

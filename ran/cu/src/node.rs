@@ -1,8 +1,6 @@
 //! A CU's user plane, running: its interfaces opened, its relay on a worker.
 
-use std::time::Duration;
-
-use path::{Plan, Worker};
+use path::Worker;
 use pktio::capture::Taps;
 use pktio::interface::{self, OpenError, Setup, Traffic};
 use tokio::sync::mpsc;
@@ -16,7 +14,7 @@ pub struct Node {
     pub user_plane: UserPlane,
     /// What the worker has to say.
     pub events: mpsc::Receiver<Event>,
-    _worker: Worker,
+    _workers: Vec<Worker>,
 }
 
 /// Why a CU did not start.
@@ -63,16 +61,7 @@ impl Node {
         let (user_plane, relay, events) = UserPlane::new(interfaces)?;
         let setup = Setup { section: "cu", workers: Some(1), dpdk: &config.dpdk, taps };
         let opened = interface::open(&setup, links)?;
-        let ports =
-            opened.workers.into_iter().next().ok_or(std::io::Error::from(std::io::ErrorKind::NotFound))?;
-        let plan = Plan {
-            name: "cu".to_owned(),
-            core: config.workers.cores.first().copied(),
-            inputs: ports.inputs,
-            poll: Duration::from_micros(config.workers.poll_us),
-            shared: None,
-        };
-        let worker = Worker::start_as(plan, relay, ports.ports)?;
-        Ok(Node { user_plane, events, _worker: worker })
+        let workers = path::start_all(opened.workers, &config.workers, [relay])?;
+        Ok(Node { user_plane, events, _workers: workers })
     }
 }

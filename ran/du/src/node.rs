@@ -1,11 +1,9 @@
 //! A DU's user plane, running: its interfaces opened, its graph on a worker.
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
-use path::{Plan, Worker};
+use path::Worker;
 use pktio::capture::Taps;
 use pktio::interface::{self, OpenError, Setup, Traffic};
+use std::net::SocketAddr;
 use types::NrCellId;
 
 use crate::{Config, Control, Events, Interface, Refused, Role, Settings, UserPlane};
@@ -16,7 +14,7 @@ pub struct Node {
     pub control: Control,
     /// What the worker has to say.
     pub events: Events,
-    _worker: Worker,
+    _workers: Vec<Worker>,
 }
 
 /// Why a DU did not start.
@@ -62,16 +60,7 @@ impl Node {
         let (graph, control, events) = UserPlane::new(settings)?;
         let setup = Setup { section: "du", workers: Some(1), dpdk: &config.dpdk, taps };
         let opened = interface::open(&setup, links)?;
-        let ports =
-            opened.workers.into_iter().next().ok_or(std::io::Error::from(std::io::ErrorKind::NotFound))?;
-        let plan = Plan {
-            name: "du".to_owned(),
-            core: config.workers.cores.first().copied(),
-            inputs: ports.inputs,
-            poll: Duration::from_micros(config.workers.poll_us),
-            shared: None,
-        };
-        let worker = Worker::start_as(plan, graph, ports.ports)?;
-        Ok(Node { control, events, _worker: worker })
+        let workers = path::start_all(opened.workers, &config.workers, [graph])?;
+        Ok(Node { control, events, _workers: workers })
     }
 }
