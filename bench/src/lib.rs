@@ -59,6 +59,7 @@ fn write_to(experiment: &result::Experiment, folder: &Path) -> anyhow::Result<(P
     match experiment.experiment.as_str() {
         "cotcp" => plot::draw_panels(experiment, &cotcp::panels::panels(experiment), &svg)?,
         "buffering" => plot::draw_panels(experiment, &buffering::panels(experiment), &svg)?,
+        "midhaul" => plot::draw_panels(experiment, &midhaul::panels::panels(experiment), &svg)?,
         "upf" => plot::draw_panels(experiment, &upf::panels::panels(experiment), &svg)?,
         "pdr" => plot::draw_panels(experiment, &pdr::panels::panels(experiment), &svg)?,
         _ => plot::draw(experiment, &svg)?,

@@ -9,6 +9,7 @@ mod hybrid;
 mod link;
 mod memif;
 mod nodes;
+pub mod panels;
 mod relay;
 mod sockets;
 
