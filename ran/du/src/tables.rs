@@ -2,8 +2,11 @@
 //!
 //! A TEID's low 20 bits are the bearer's position in the table and its high 12 bits a generation, so that packets of a removed
 //! bearer do not reach the next one at its position. Positions are reused as late as possible. Position 0 is never used.
+//! Generations, and the C-RNTIs of random access, begin at random: what is on its way for a DU that was started anew does not reach
+//! a UE of its successor.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -26,7 +29,7 @@ const MAX_BEARERS: u32 = (1 << POSITION_BITS) - 1;
 const DATA_LCIDS: std::ops::RangeInclusive<u8> = 4..=uu::MAX_LCID;
 /// Octets in front of an SDU for the UE: the header of `uu` and that of RLC.
 pub(crate) const PREFIX: usize = uu::HEADER_LEN + 1;
-/// The first C-RNTI that random access gives out: lower ones are left to control.
+/// The lowest C-RNTI that random access gives out: lower ones are left to control.
 const FIRST_C_RNTI: u16 = 0x4601;
 
 /// A data bearer. What the straight way needs comes first.
@@ -93,8 +96,8 @@ impl Ue {
     }
 }
 
-#[derive(Default)]
 struct Slot {
+    /// That of the bearer, or of the last one.
     generation: u16,
     bearer: Option<Bearer>,
 }
@@ -106,6 +109,7 @@ pub(crate) struct Tables {
     downlink: Radio,
     uplink: Radio,
     slots: Vec<Slot>,
+    first_generation: u16,
     /// Positions that were used, the one that has been free for longest first.
     free: VecDeque<u32>,
     ues: Vec<Option<Box<Ue>>>,
@@ -120,17 +124,20 @@ pub(crate) struct Tables {
 
 impl Tables {
     pub(crate) fn new(cell: u64, downlink: Radio, uplink: Radio) -> Tables {
+        let random = RandomState::new().build_hasher().finish();
+        let first_generation = (random >> 48) as u16;
         Tables {
             cell,
             downlink,
             uplink,
-            slots: vec![Slot::default()],
+            slots: vec![Slot { generation: first_generation, bearer: None }],
+            first_generation,
             free: VecDeque::new(),
             ues: Vec::new(),
             peers: PeerNumbers::default(),
             by_cu: HashMap::new(),
             accesses: HashMap::new(),
-            next_c_rnti: FIRST_C_RNTI,
+            next_c_rnti: FIRST_C_RNTI + random as u16 % (uu::MAX_C_RNTI - FIRST_C_RNTI + 1),
             serial: 0,
         }
     }
@@ -286,7 +293,7 @@ impl Tables {
         const REST: usize = 64;
         let new = self.slots.len() as u32;
         if self.free.len() < REST && new <= MAX_BEARERS {
-            self.slots.push(Slot::default());
+            self.slots.push(Slot { generation: self.first_generation, bearer: None });
             return Some(new);
         }
         self.free.pop_front()

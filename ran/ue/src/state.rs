@@ -1,5 +1,6 @@
 //! UEs, sessions and bearers: tables of the worker.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use crate::stats::SessionStats;
 
 /// Bits of a number that are the position in its table; the others count who had the place before.
 const POSITION_BITS: u32 = 20;
+const GENERATIONS: u32 = 1 << (32 - POSITION_BITS);
 /// Most entries of a table. Position 0 is not used, so that no number is 0.
 const MOST: usize = (1 << POSITION_BITS) - 1;
 /// Most cells: DUs number them, and each has a table of its C-RNTIs.
@@ -23,28 +25,31 @@ const MOST_CELLS: usize = 64;
 /// Lowest logical channel of a data bearer; signalling has those below.
 const LOWEST_LCID: u8 = 4;
 
-/// Entries by number. Numbers of entries that were removed find nothing.
+/// Entries by number. Numbers of entries that were removed find nothing, and neither do, almost always, those of another table.
 pub(crate) struct Slots<T> {
+    /// Each with how many had its place; that begins at random.
     entries: Vec<(u32, Option<T>)>,
+    first_generation: u32,
     free: Vec<u32>,
 }
 
 impl<T> Slots<T> {
     fn new() -> Self {
-        Slots { entries: vec![(0, None)], free: Vec::new() }
+        let first_generation = RandomState::new().build_hasher().finish() as u32 % GENERATIONS;
+        Slots { entries: vec![(first_generation, None)], first_generation, free: Vec::new() }
     }
 
     fn add(&mut self, entry: T) -> Result<u32, Refused> {
         let position = match self.free.pop() {
             Some(position) => position,
             None if self.entries.len() <= MOST => {
-                self.entries.push((0, None));
+                self.entries.push((self.first_generation, None));
                 self.entries.len() as u32 - 1
             }
             None => return Err(Refused::Full),
         };
         let slot = &mut self.entries[position as usize];
-        slot.0 = (slot.0 + 1) % (1 << (32 - POSITION_BITS));
+        slot.0 = (slot.0 + 1) % GENERATIONS;
         slot.1 = Some(entry);
         Ok(slot.0 << POSITION_BITS | position)
     }
@@ -290,4 +295,20 @@ impl State {
 
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_not_those_of_another_table() {
+        let mut tables: Vec<Slots<()>> = (0..8).map(|_| Slots::new()).collect();
+        let numbers: Vec<u32> = tables.iter_mut().map(|table| table.add(()).unwrap()).collect();
+        assert!(numbers.iter().any(|number| *number != numbers[0]), "{numbers:x?}");
+        for (table, number) in tables.iter_mut().zip(numbers) {
+            assert!(table.get(number).is_some() && table.remove(number).is_some());
+            assert!(table.get(number).is_none() && table.add(()).unwrap() != number);
+        }
+    }
 }

@@ -268,7 +268,7 @@ fn what_is_lost_is_waited_for_as_long_as_the_timers_say() {
 
 #[test]
 fn no_broken_datagram_reaches_a_program() {
-    let (mut world, session, mut network) = World::with_bearer(SnLength::Eighteen, true);
+    let (mut world, mut session, mut network) = World::with_bearer(SnLength::Eighteen, true);
     let content = packet(1, 60);
     let pdu = network.seal(1, &content);
     let datagram = network.whole(&pdu);
@@ -283,7 +283,7 @@ fn no_broken_datagram_reaches_a_program() {
             assert_eq!((delivered, to), (content.clone(), session.peer()), "bit {bit}");
             let header = Header::parse(&changed).unwrap().0;
             assert_eq!(header, Header::parse(&datagram).unwrap().0);
-            world = World::with_bearer(SnLength::Eighteen, true).0;
+            (world, session, _) = World::with_bearer(SnLength::Eighteen, true);
         }
     }
     // From elsewhere than the DU.

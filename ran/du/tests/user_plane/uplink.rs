@@ -67,28 +67,44 @@ fn a_ue_gets_a_c_rnti_and_sends_rrc() {
     world.step();
     let got = world.datagrams();
     let answer = |at: usize| (got[at].0.kind, got[at].0.c_rnti, &got[at].1[..]);
-    assert_eq!(answer(0), (Kind::RandomAccessResponse, 0x4601, &b"first!"[..]));
-    assert_eq!(answer(1), (Kind::RandomAccessResponse, 0x4602, &b"second"[..]));
+    let (first, second) = (got[0].0.c_rnti, got[1].0.c_rnti);
+    assert!(first >= 0x4601 && second >= 0x4601 && first != second);
+    assert_eq!(answer(0), (Kind::RandomAccessResponse, first, &b"first!"[..]));
+    assert_eq!(answer(1), (Kind::RandomAccessResponse, second, &b"second"[..]));
     assert_eq!(answer(2), answer(0), "a repeated preamble");
-    for c_rnti in [0x4601, 0x4602] {
+    for c_rnti in [first, second] {
         assert_eq!(world.events.next(SOON), Some(Event::RandomAccess { c_rnti, place }));
     }
     // One of them sends a message, the other one is forgotten.
-    world.uu.inject(&Header::uplink(CELL, 0x4601, 0).datagram(b"RRCSetupRequest"), place.address);
+    world.uu.inject(&Header::uplink(CELL, first, 0).datagram(b"RRCSetupRequest"), place.address);
     world.pass(3_000 * MS);
-    let rrc = Event::Rrc { c_rnti: 0x4601, lcid: 0, sdu: b"RRCSetupRequest".to_vec() };
+    let rrc = Event::Rrc { c_rnti: first, lcid: 0, sdu: b"RRCSetupRequest".to_vec() };
     assert_eq!(world.events.next(SOON), Some(rrc));
-    assert_eq!(world.events.next(SOON), Some(Event::AccessTimedOut { c_rnti: 0x4602 }));
-    world.du.send_rrc(0x4601, 0, b"RRCSetup".to_vec(), world.now_ns).unwrap();
+    assert_eq!(world.events.next(SOON), Some(Event::AccessTimedOut { c_rnti: second }));
+    world.du.send_rrc(first, 0, b"RRCSetup".to_vec(), world.now_ns).unwrap();
     world.step();
     let got = world.datagrams();
-    assert_eq!(got, [(Header::downlink(CELL, 0x4601, 0), b"RRCSetup".to_vec(), place.address)]);
-    assert_eq!(world.du.send_rrc(0x4602, 0, vec![1], world.now_ns), Err(du::Refused::UnknownUe));
-    let release = Header { kind: Kind::Release, c_rnti: 0x4601, lcid: 0, cell: CELL }.octets();
+    assert_eq!(got, [(Header::downlink(CELL, first, 0), b"RRCSetup".to_vec(), place.address)]);
+    assert_eq!(world.du.send_rrc(second, 0, vec![1], world.now_ns), Err(du::Refused::UnknownUe));
+    let release = Header { kind: Kind::Release, c_rnti: first, lcid: 0, cell: CELL }.octets();
     world.uu.inject(&release, place.address);
     world.step();
-    assert_eq!(world.events.next(SOON), Some(Event::ReleasedByUe { c_rnti: 0x4601 }));
+    assert_eq!(world.events.next(SOON), Some(Event::ReleasedByUe { c_rnti: first }));
     assert_eq!(world.all_dropped(), 0);
+}
+
+/// What is on its way for a DU that has been started anew reaches no UE of its successor.
+#[test]
+fn another_du_gives_out_other_identities() {
+    let identities = || {
+        let (mut world, added) = World::with_bearer();
+        world.uu.inject(&preamble(b"access"), ue_place().address);
+        world.step();
+        (added.teid, world.datagrams()[0].0.c_rnti)
+    };
+    let all: Vec<(u32, u16)> = (0..8).map(|_| identities()).collect();
+    assert!(all.iter().any(|one| one.0 != all[0].0), "TEIDs: {all:x?}");
+    assert!(all.iter().any(|one| one.1 != all[0].1), "C-RNTIs: {all:x?}");
 }
 
 #[test]
@@ -99,9 +115,10 @@ fn a_flood_of_preambles_is_limited() {
         world.uu.inject(&preamble(&identity), ue_place().address);
     }
     world.step();
-    let given = world.datagrams().len() as u64;
+    let answers = world.datagrams();
+    let given = answers.len() as u64;
     assert!((500..1_000).contains(&given), "{given}");
     assert_eq!(world.dropped(DropReason::ControlOverflow), 100_000 - given);
     world.pass(2_100 * MS);
-    assert_eq!(world.du.send_rrc(0x4601, 0, vec![1], world.now_ns), Err(du::Refused::UnknownUe));
+    assert_eq!(world.du.send_rrc(answers[0].0.c_rnti, 0, vec![1], world.now_ns), Err(du::Refused::UnknownUe));
 }
