@@ -84,7 +84,7 @@ pub fn transaction(id: u8) -> RrcTransactionIdentifier {
 }
 
 pub fn nas() -> Bytes {
-    unhex("7e004179000d0199f907").into()
+    unhex("7e0043").into()
 }
 
 pub fn s_tmsi() -> STmsi {
@@ -377,7 +377,7 @@ fn downlink() -> Vec<(&'static str, Any)> {
                     v1530: Some(RrcReconfigurationV1530 {
                         master_cell_group: Some(cell_group),
                         full_config: true,
-                        dedicated_nas_message_list: vec![nas(), Bytes::from_static(b"second")],
+                        dedicated_nas_message_list: vec![nas(), unhex("7e0055").into()],
                     }),
                 }
                 .into(),

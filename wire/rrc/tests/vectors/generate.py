@@ -46,7 +46,7 @@ def critical(name, ies, transaction=None):
 
 
 # --- The values of tests/common/mod.rs --------------------------------------------------------------------
-NAS = bytes.fromhex("7e004179000d0199f907")
+NAS = bytes.fromhex("7e0043")
 MCC, MNC = [9, 9, 9], [7, 0]
 PLMN, PLMN3 = {"mcc": MCC, "mnc": MNC}, {"mcc": [3, 1, 0], "mnc": [4, 1, 0]}
 TMSI = (0x155 << 38 | 0x2A << 32 | 0xC0FFEE01, 48)
@@ -129,7 +129,7 @@ NAMED = [
         "radioBearerConfig": DRB_CONFIG, "secondaryCellGroup": CELL_GROUP_OCTETS,
         "nonCriticalExtension": {
             "masterCellGroup": CELL_GROUP_OCTETS, "fullConfig": "true",
-            "dedicatedNAS-MessageList": [NAS, b"second"]}}, 3)),
+            "dedicatedNAS-MessageList": [NAS, bytes.fromhex("7e0055")]}}, 3)),
     ("DL-DCCH", "rrcReconfiguration bare", critical("rrcReconfiguration", {}, 0)),
     ("DL-DCCH", "rrcRelease", critical("rrcRelease", {
         "deprioritisationReq": {"deprioritisationType": "nr", "deprioritisationTimer": "min30"},
