@@ -15,6 +15,7 @@ mod offload;
 mod pdcp;
 mod pipeline;
 mod rlc;
+mod rrc;
 mod rules;
 pub mod smoke;
 pub mod targets;

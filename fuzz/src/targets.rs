@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::{cotcp, du, n4, offload, pdcp, pipeline, rlc, rules, ue};
+use crate::{cotcp, du, n4, offload, pdcp, pipeline, rlc, rrc, rules, ue};
 
 /// One decoder or endpoint.
 pub struct Target {
@@ -43,6 +43,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "rl-tree-model", run: rules::model, seeds: rules::models },
     Target { name: "rlc-am", run: rlc::am, seeds: rlc::am_seeds },
     Target { name: "rlc-um", run: rlc::um, seeds: rlc::um_seeds },
+    Target { name: "rrc", run: rrc::message, seeds: rrc::seeds },
     Target { name: "sbi", run: sbi_json, seeds: sbi_seeds },
     Target { name: "sbi-multipart", run: sbi_multipart, seeds: sbi_multipart_seeds },
     Target { name: "sbi-token", run: ::sbi::fuzz_token, seeds: sbi_token_seeds },
