@@ -367,8 +367,15 @@ macro_rules! quantity {
             )?
 
             /// The value, if the standard has it.
-            pub fn new(value: u32) -> Option<Self> {
-                Self::VALUES.iter().position(|&known| known == value).map(|index| Self(index as u8))
+            pub const fn new(value: u32) -> Option<Self> {
+                let mut index = 0;
+                while index < Self::VALUES.len() {
+                    if Self::VALUES[index] == value {
+                        return Some(Self(index as u8));
+                    }
+                    index += 1;
+                }
+                None
             }
 
             /// The number; `None` is infinity.
@@ -413,12 +420,14 @@ macro_rules! integer {
 
         impl $type {
             /// The value, if the standard allows it.
-            pub fn new(value: $repr) -> Option<Self> {
-                ($min..=$max).contains(&value).then_some(Self(value))
+            #[allow(unused_comparisons, reason = "some begin at the type's own least value, some end at its greatest")]
+            #[allow(clippy::absurd_extreme_comparisons, clippy::manual_range_contains, reason = "as above; const")]
+            pub const fn new(value: $repr) -> Option<Self> {
+                if $min <= value && value <= $max { Some(Self(value)) } else { None }
             }
 
             /// The number.
-            pub fn value(self) -> $repr {
+            pub const fn value(self) -> $repr {
                 self.0
             }
         }

@@ -5,7 +5,7 @@
 
 use types::{NrCellId, Plmn, Tac};
 
-use crate::codec::{Flag, List, NotSupported, Optional, Rest, Spare, Value, enumerated, integer, sequence};
+use crate::codec::{Flag, List, Optional, Rest, Spare, Value, enumerated, integer, sequence};
 use crate::value::PlmnList;
 
 sequence! {
@@ -105,16 +105,30 @@ sequence! {
     pub struct CellSelectionInfo extensible false {
         /// q-RxLevMin, in 2 dBm.
         pub q_rx_lev_min: QRxLevMin as Value,
-        "q-RxLevMinOffset" as NotSupported,
-        "q-RxLevMinSUL" as NotSupported,
-        "q-QualMin" as NotSupported,
-        "q-QualMinOffset" as NotSupported,
+        /// q-RxLevMinOffset.
+        pub q_rx_lev_min_offset: Option<Offset> as Optional,
+        /// q-RxLevMinSUL, in 2 dBm.
+        pub q_rx_lev_min_sul: Option<QRxLevMin> as Optional,
+        /// q-QualMin, in dB.
+        pub q_qual_min: Option<QQualMin> as Optional,
+        /// q-QualMinOffset.
+        pub q_qual_min_offset: Option<Offset> as Optional,
     }
 }
 
 integer! {
     /// Q-RxLevMin.
     pub struct QRxLevMin(i8) in -70..=-22
+}
+
+integer! {
+    /// Q-QualMin.
+    pub struct QQualMin(i8) in -43..=-12
+}
+
+integer! {
+    /// An offset to one of the minima.
+    pub struct Offset(u8) in 1..=8
 }
 
 sequence! {

@@ -43,6 +43,14 @@ impl From<types::PduSessionId> for PduSessionId {
     }
 }
 
+impl TryFrom<PduSessionId> for types::PduSessionId {
+    type Error = types::Invalid;
+
+    fn try_from(id: PduSessionId) -> Result<Self, Self::Error> {
+        Self::new(id.value())
+    }
+}
+
 /// NULL.
 impl Uper for () {
     fn put(&self, _w: &mut Writer) -> Result<(), EncodeError> {

@@ -201,6 +201,9 @@ fn values_beyond_the_standard_are_refused() {
     assert_eq!(rrc::value::DrbIdentity::new(0), None);
     assert_eq!(rrc::value::DrbIdentity::new(33), None);
     assert_eq!(Bits9::new(512), None);
+    let session = |id| rrc::value::PduSessionId::new(id).unwrap();
+    assert_eq!(types::PduSessionId::try_from(session(15)), types::PduSessionId::new(15));
+    assert!(types::PduSessionId::try_from(session(16)).is_err());
     assert_eq!(TReordering::new(3), None);
     assert_eq!(TReordering::new(20).and_then(TReordering::value), Some(20));
     assert_eq!(TPollRetransmit::new(4).and_then(TPollRetransmit::value), Some(4));

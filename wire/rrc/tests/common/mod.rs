@@ -443,7 +443,13 @@ fn broadcast() -> Vec<(&'static str, Any)> {
         intra_freq_reselection: IntraFreqReselection::Allowed,
     };
     let sib1 = Sib1 {
-        cell_selection_info: Some(CellSelectionInfo { q_rx_lev_min: QRxLevMin::new(-62).unwrap() }),
+        cell_selection_info: Some(CellSelectionInfo {
+            q_rx_lev_min: QRxLevMin::new(-62).unwrap(),
+            q_rx_lev_min_offset: Offset::new(8),
+            q_rx_lev_min_sul: QRxLevMin::new(-22),
+            q_qual_min: QQualMin::new(-43),
+            q_qual_min_offset: Offset::new(1),
+        }),
         cell_access_related_info: CellAccessRelatedInfo {
             plmn_identity_info_list: vec![PlmnIdentityInfo {
                 plmn_identity_list: vec![Plmn::new("999", "70").unwrap(), Plmn::new("310", "410").unwrap()],

@@ -143,7 +143,8 @@ NAMED = [
         "dmrs-TypeA-Position": "pos3", "pdcch-ConfigSIB1": {"controlResourceSetZero": 0xC, "searchSpaceZero": 3},
         "cellBarred": "notBarred", "intraFreqReselection": "allowed", "spare": (0, 1)})}),
     ("BCCH-DL-SCH", "sib1", c1("systemInformationBlockType1", {
-        "cellSelectionInfo": {"q-RxLevMin": -62},
+        "cellSelectionInfo": {"q-RxLevMin": -62, "q-RxLevMinOffset": 8, "q-RxLevMinSUL": -22, "q-QualMin": -43,
+                              "q-QualMinOffset": 1},
         "cellAccessRelatedInfo": {"plmn-IdentityInfoList": [
             {"plmn-IdentityList": [PLMN, PLMN3], "trackingAreaCode": (0x0A0B0C, 24), "ranac": 200,
              "cellIdentity": (0x123456789, 36), "cellReservedForOperatorUse": "notReserved"}]}})),
@@ -329,7 +330,9 @@ RANDOM = {
             "intraFreqReselection": dice.choice(["allowed", "notAllowed"]), "spare": (0, 1)})}],
     "BCCH-DL-SCH": [
         lambda: c1("systemInformationBlockType1", some(
-            cellSelectionInfo=lambda: {"q-RxLevMin": dice.randint(-70, -22)},
+            cellSelectionInfo=lambda: some(
+                must_q_RxLevMin=number(-70, -22), q_RxLevMinOffset=number(1, 8), q_RxLevMinSUL=number(-70, -22),
+                q_QualMin=number(-43, -12), q_QualMinOffset=number(1, 8)),
             must_cellAccessRelatedInfo=lambda: some(
                 must_plmn_IdentityInfoList=many(1, 12, lambda: some(
                     must_plmn_IdentityList=many(1, 12, plmn), trackingAreaCode=bits(24), ranac=number(0, 255),
