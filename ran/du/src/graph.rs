@@ -195,7 +195,9 @@ impl UserPlane {
     pub fn remove_bearer(&mut self, c_rnti: u16, lcid: u8, ports: &mut Ports) -> Result<(), Refused> {
         let mut bearer = self.tables.remove_bearer(c_rnti, lcid)?;
         self.paths.remove_user(&bearer.cu);
-        self.stats.drops.count_n(DropReason::BearerReleased, bearer.tx.reset());
+        let discarded = self.tables.ue_mut(c_rnti).map_or(0, |ue| ue.uplink_queue.discard(bearer.teid));
+        let lost = discarded + bearer.tx.reset() + bearer.rx.incomplete();
+        self.stats.drops.count_n(DropReason::BearerReleased, lost);
         status::send(&mut bearer, &Radio::UNLIMITED, true, &mut self.exits, &self.stats, ports);
         Ok(())
     }

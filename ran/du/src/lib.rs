@@ -32,6 +32,7 @@ mod status;
 mod tables;
 mod timers;
 mod uplink;
+mod uplink_queue;
 
 pub use config::Config;
 pub use control::{Added, BearerSetup, Control, Event, Events, PdcpSn, Place, Refused, Tunnel};

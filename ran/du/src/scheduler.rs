@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  downlink ──► RLC's queue of the bearer ──slot: grant──► flights ──at their time──► uu
-//!  uu ──► queue of the UE ──slot: grant──► flights ──at their time──► uplink
+//!  uu ──► queues of the UE ──slot: grant──► flights ──at their time──► uplink
 //! ```
 //! In each slot the UEs with waiting packets get their turn one after the other, and within a UE its bearers, PDU by PDU. An uplink
 //! PDU is as the UE has made it, so it leaves as a whole, and what exceeds the grant is paid back in later slots.
@@ -11,6 +11,7 @@ use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
+use l2::rlc::um;
 use l2::uu;
 use packet::nr_u::UserData;
 use path::Ports;
@@ -20,17 +21,19 @@ use crate::control::{PdcpSn, Refused};
 use crate::graph::{UserPlane, Verdict};
 use crate::radio::{LEAST_GRANT, Radio, Random, SLOT_NS};
 use crate::status;
-use crate::tables::{Bearer, Tables, Ue};
+use crate::tables::{Bearer, DATA_LCIDS, Tables, Ue};
 use crate::timers::Task;
+use crate::uplink_queue::{UplinkQueue, Waiting};
 
 /// Octets that a UE may have in flight in one direction: 16 MiB are 1.3 Gbit/s at 100 ms.
 const UE_FLIGHT: usize = 16 << 20;
 /// Octets that all UEs may have in flight.
 const ALL_FLIGHT: usize = 256 << 20;
-/// Octets of a UE that may wait for grants in uplink.
-const UPLINK_QUEUE: usize = 1 << 20;
-/// Octets that an entry of a queue takes besides its data, about.
+/// Octets that a PDU in flight takes besides its data, about.
 const OVERHEAD: usize = 64;
+
+/// Octets of an acknowledgement of TCP over IPv4, the shortest packet that comes in numbers, as an SDU.
+const SHORT_SDU: usize = 42;
 
 /// The mark of an SDU in RLC's queue.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +60,8 @@ struct Flight {
     /// The UE's serial number.
     serial: u64,
     lcid: u8,
+    /// TEID of its data bearer, which may have made room for another one with its channel; `None` for signalling.
+    teid: Option<u32>,
     pdu: Vec<u8>,
 }
 
@@ -148,13 +153,15 @@ pub(crate) fn refresh(tables: &mut Tables, c_rnti: u16) {
     }
 }
 
-/// Octets that the DU wants for a bearer beyond what it has transmitted: a tenth of a second at the link's rate.
+/// Octets that the DU wants for a bearer beyond what it has transmitted: a tenth of a second at the link's rate, and no more than its
+/// queue holds of the shortest packets that come in numbers. The CU counts only their octets, the queue what they take.
 pub(crate) fn desired(bearer: &Bearer, radio: &Radio) -> u32 {
+    let queue = bearer.queue / (SHORT_SDU + um::OVERHEAD) * SHORT_SDU;
     let octets = match radio.rate {
         _ if bearer.straight => return u32::MAX,
-        None => bearer.queue,
+        None => queue,
         Some(0) => 0,
-        Some(rate) => bearer.queue.min((rate / 80).max(16_384) as usize),
+        Some(rate) => queue.min((rate / 80).max(16_384) as usize),
     };
     u32::try_from(octets).unwrap_or(u32::MAX)
 }
@@ -212,15 +219,17 @@ impl UserPlane {
     /// Queues an RLC PDU of a UE.
     #[cold]
     pub(crate) fn queue_uplink(&mut self, c_rnti: u16, lcid: u8, pdu: &[u8], now_ns: u64) -> Verdict {
-        let Some(ue) = self.tables.ue_mut(c_rnti) else { return Verdict::Drop(DropReason::UnknownBearer) };
-        if ue.uplink_octets + pdu.len() + OVERHEAD > UPLINK_QUEUE {
+        let teid = self.tables.bearer_of(c_rnti, lcid).map(|bearer| bearer.teid);
+        let Some(ue) = self.tables.ue_mut(c_rnti).filter(|_| teid.is_some() || !DATA_LCIDS.contains(&lcid))
+        else {
+            return Verdict::Drop(DropReason::UnknownBearer);
+        };
+        if !ue.uplink_queue.push(Waiting { lcid, teid, pdu: pdu.to_vec() }) {
             if let Some(bearer) = self.tables.bearer_of(c_rnti, lcid) {
                 bearer.stats.dropped.add(1);
             }
             return Verdict::Drop(DropReason::RadioQueueFull);
         }
-        ue.uplink_octets += pdu.len() + OVERHEAD;
-        ue.uplink_queue.push_back((lcid, pdu.to_vec()));
         if ue.uplink.radio.rate.is_none() {
             self.serve_uplink(c_rnti, now_ns);
         }
@@ -308,7 +317,7 @@ impl UserPlane {
                 self.stats.downlink.count(mark.octets);
                 status::arm(&mut self.timers, bearer, now_ns + status::STATUS_INTERVAL_NS);
             }
-            let stats = Arc::clone(&bearer.stats);
+            let (stats, teid) = (Arc::clone(&bearer.stats), bearer.teid);
             let Some(ue) = self.tables.ue_mut(c_rnti) else { break };
             ue.downlink.spend(pulled.octets);
             let random = &mut self.scheduler.random;
@@ -329,6 +338,7 @@ impl UserPlane {
                         c_rnti,
                         serial: ue.serial,
                         lcid,
+                        teid: Some(teid),
                         pdu,
                     };
                     ue.downlink.in_flight += flight.memory();
@@ -349,8 +359,7 @@ impl UserPlane {
         let has_rate = ue.uplink.radio.rate.is_some();
         let mut block = None;
         while grant > 0 && ue.uplink.in_flight < UE_FLIGHT && self.scheduler.octets < ALL_FLIGHT {
-            let Some((lcid, pdu)) = ue.uplink_queue.pop_front() else { break };
-            ue.uplink_octets -= pdu.len() + OVERHEAD;
+            let Some(Waiting { lcid, teid, pdu }) = ue.uplink_queue.pop() else { break };
             ue.uplink.spend(pdu.len());
             if has_rate {
                 grant = grant.saturating_sub(pdu.len());
@@ -371,6 +380,7 @@ impl UserPlane {
                 c_rnti,
                 serial: ue.serial,
                 lcid,
+                teid,
                 pdu,
             };
             ue.uplink.in_flight += flight.memory();
@@ -392,7 +402,9 @@ impl UserPlane {
             link.in_flight -= flight.memory();
             let idle = link.in_flight == 0;
             let place = ue.place;
+            let released = flight.teid.is_some_and(|teid| self.tables.bearer_mut(teid).is_none());
             match flight.direction {
+                _ if released => self.stats.drops.count(DropReason::BearerReleased),
                 Direction::Downlink => {
                     let header = uu::Header::downlink(self.cell, flight.c_rnti, flight.lcid);
                     let datagram = header.datagram(&flight.pdu);
@@ -442,6 +454,7 @@ impl UserPlane {
             c_rnti,
             serial: ue.serial,
             lcid,
+            teid: None,
             pdu,
         };
         ue.downlink.in_flight += flight.memory();
@@ -452,7 +465,7 @@ impl UserPlane {
     pub(crate) fn forget(&mut self, c_rnti: u16) {
         let Some(ue) = self.tables.ue_mut(c_rnti) else { return };
         self.stats.drops.count_n(DropReason::BearerReleased, ue.uplink_queue.len());
-        ue.uplink_queue.clear();
+        ue.uplink_queue = UplinkQueue::default();
         if ue.active {
             self.scheduler.active.retain(|active| *active != c_rnti);
         }

@@ -20,13 +20,14 @@ use crate::scheduler::{Mark, refresh};
 use crate::srb::{AM_BEARERS, Srb};
 use crate::stats::BearerStats;
 use crate::status::Reception;
+use crate::uplink_queue::UplinkQueue;
 
 /// Bits of a TEID that are the position in the table.
 const POSITION_BITS: u32 = 20;
 /// Most bearers at once.
 const MAX_BEARERS: u32 = (1 << POSITION_BITS) - 1;
 /// Logical channels of data bearers.
-const DATA_LCIDS: std::ops::RangeInclusive<u8> = 4..=uu::MAX_LCID;
+pub(crate) const DATA_LCIDS: std::ops::RangeInclusive<u8> = 4..=uu::MAX_LCID;
 /// Octets in front of an SDU for the UE: the header of `uu` and that of RLC.
 pub(crate) const PREFIX: usize = uu::HEADER_LEN + 1;
 /// The lowest C-RNTI that random access gives out: lower ones are left to control.
@@ -74,10 +75,8 @@ pub(crate) struct Ue {
     pub(crate) straight_up: bool,
     pub(crate) downlink: Link,
     pub(crate) uplink: Link,
-    /// PDUs of the UE that wait for the radio link, with their channels.
-    pub(crate) uplink_queue: VecDeque<(u8, Vec<u8>)>,
-    /// Octets of memory that they take.
-    pub(crate) uplink_octets: usize,
+    /// PDUs of the UE that wait for the radio link.
+    pub(crate) uplink_queue: UplinkQueue,
     /// SRB1 and SRB2.
     pub(crate) srbs: [Option<Box<Srb>>; AM_BEARERS],
     /// When a timer of these is due.
@@ -203,8 +202,7 @@ impl Tables {
             straight_up: self.uplink.is_unlimited(),
             downlink: Link::new(self.downlink),
             uplink: Link::new(self.uplink),
-            uplink_queue: VecDeque::new(),
-            uplink_octets: 0,
+            uplink_queue: UplinkQueue::default(),
             srbs: [None, None],
             srb_due_ns: None,
             active: false,

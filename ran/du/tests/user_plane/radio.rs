@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use du::Radio;
+use du::{Event, Radio};
+use l2::rlc::am::{Config, Entity};
 use l2::rlc::um::{REASSEMBLY_LIMIT, Received, Rx, SnLength};
+use l2::uu::Header;
 use telemetry::DropReason;
 
 use crate::support::*;
@@ -250,4 +252,115 @@ fn a_radio_link_that_cannot_be_is_refused() {
         assert_eq!(world.du.set_radio(C_RNTI, radio, UNLIMITED, now_ns), Err(du::Refused::Value));
         assert_eq!(world.du.set_radio(C_RNTI, UNLIMITED, radio, now_ns), Err(du::Refused::Value));
     }
+}
+
+/// Small packets take more of the queue than their octets.
+#[test]
+fn what_the_du_asks_for_fits_its_queue() {
+    for octets in [42, 67, 1_500] {
+        let (mut world, added) = World::with_bearer();
+        let radio = Radio { rate: Some(1_000_000_000), ..UNLIMITED };
+        world.du.set_radio(C_RNTI, radio, UNLIMITED, world.now_ns).unwrap();
+        world.step();
+        let desired = world.at_cu().status[0].desired as usize;
+        assert!(desired > 400_000, "{desired}");
+        for n in 0..desired / octets {
+            world.cu_sends(&user_data(added.teid, n as u32, false, &pdcp(n as u32, octets)));
+        }
+        world.step();
+        assert_eq!(world.all_dropped(), 0, "{octets} octets");
+        world.pass(100 * MS);
+        assert_eq!(added.stats.downlink.get().packets, (desired / octets) as u64);
+    }
+}
+
+#[test]
+fn signalling_passes_data_that_waits() {
+    let (mut world, _) = World::with_bearer();
+    let slow = Radio { rate: Some(1_000_000), ..UNLIMITED };
+    world.du.set_radio(C_RNTI, UNLIMITED, slow, world.now_ns).unwrap();
+    for n in 0..5_000 {
+        world.ue_sends(&[&[0][..], &pdcp(n, 1_000)].concat());
+    }
+    world.pass(100 * MS);
+    let full = world.dropped(DropReason::RadioQueueFull);
+    assert!(full > 1_000);
+    let message = b"MeasurementReport".to_vec();
+    world.uu.inject(&Header::uplink(CELL, C_RNTI, 0).datagram(&message), ue_place().address);
+    world.pass(20 * MS);
+    assert_eq!(
+        world.events.next(Duration::ZERO),
+        Some(Event::Rrc { c_rnti: C_RNTI, lcid: 0, sdu: message }),
+        "8 seconds of data wait"
+    );
+    // An RRC message of the network is acknowledged in time.
+    let mut ue = Entity::<()>::new(Config::SIGNALLING);
+    world.du.send_rrc(C_RNTI, 1, b"RRCReconfiguration".to_vec(), world.now_ns).unwrap();
+    for n in 0..2_000 {
+        world.ue_sends(&[&[0][..], &pdcp(n, 1_000)].concat());
+        world.pass(MS);
+        for (lcid, pdu) in world.at_ue() {
+            assert_eq!(lcid, 1);
+            let _ = ue.receive(&pdu, world.now_ns);
+        }
+        ue.expire(world.now_ns);
+        let mut pdu = Vec::new();
+        while ue.pull(1_000, world.now_ns, &mut pdu).is_some() {
+            world.uu.inject(&Header::uplink(CELL, C_RNTI, 1).datagram(&pdu), ue_place().address);
+            pdu.clear();
+        }
+    }
+    assert_eq!(world.events.next(Duration::ZERO), None, "no failure of the radio link");
+    assert!(world.dropped(DropReason::RadioQueueFull) > full);
+    // Signalling is bounded as well.
+    for _ in 0..5_000 {
+        world.uu.inject(&Header::uplink(CELL, C_RNTI, 0).datagram(&[0; 1_000]), ue_place().address);
+    }
+    let before = world.dropped(DropReason::RadioQueueFull);
+    world.step();
+    assert!(world.dropped(DropReason::RadioQueueFull) > before + 4_900);
+}
+
+/// A bearer that gets the channel of one that was removed is another bearer.
+#[test]
+fn a_new_bearer_gets_no_packets_of_the_old_one() {
+    for rate in [None, Some(0)] {
+        let (mut world, added) = World::with_bearer();
+        let slow = Radio { delay: ms(20), rate, ..UNLIMITED };
+        world.du.set_radio(C_RNTI, slow, slow, world.now_ns).unwrap();
+        for n in 0..10 {
+            world.cu_sends(&user_data(added.teid, n, false, &pdcp(n, 100)));
+            world.ue_sends(&[&[0][..], &pdcp(n, 100)].concat());
+        }
+        // A segment, whose SDU does not become whole.
+        world.ue_sends(&[0x40, 1, 2, 3]);
+        world.pass(MS);
+        world.du.remove_bearer(C_RNTI, LCID, &mut world.ports).unwrap();
+        let added = world.add_bearer(C_RNTI, LCID, CU_TEID + 1);
+        let fast = Radio { delay: ms(20), ..UNLIMITED };
+        world.du.set_radio(C_RNTI, fast, fast, world.now_ns).unwrap();
+        world.cu_sends(&user_data(added.teid, 0, false, &pdcp(77, 100)));
+        world.ue_sends(&[&[0][..], &pdcp(78, 100)].concat());
+        world.pass(50 * MS);
+        let down: Vec<_> = world.at_ue().into_iter().map(|(_, pdu)| pdu[1..].to_vec()).collect();
+        assert!(down == [pdcp(77, 100)], "{} down", down.len());
+        let up = world.at_cu().sdus;
+        assert!(up == [(CU_TEID + 1, pdcp(78, 100))], "{} up", up.len());
+        assert_eq!((world.dropped(DropReason::BearerReleased), world.all_dropped()), (21, 21));
+        // What waits on a channel without bearer would wait for nothing.
+        world.uu.inject(&Header::uplink(CELL, C_RNTI, 9).datagram(&[0, 1]), ue_place().address);
+        world.step();
+        assert_eq!(world.dropped(DropReason::UnknownBearer), 1);
+    }
+}
+
+#[test]
+fn segments_of_a_bearer_that_goes_are_counted() {
+    let (mut world, _) = World::with_bearer();
+    for sn in 0..3 {
+        world.ue_sends(&[0x40, sn, 2, 3]);
+    }
+    world.step();
+    world.du.remove_bearer(C_RNTI, LCID, &mut world.ports).unwrap();
+    assert_eq!((world.dropped(DropReason::BearerReleased), world.all_dropped()), (3, 3));
 }

@@ -288,6 +288,11 @@ impl Sdu {
 }
 
 impl Rx {
+    /// SDUs of which some segments have come, and not all.
+    pub fn incomplete(&self) -> usize {
+        self.sdus.values().filter(|sdu| matches!(sdu, Sdu::Segments(_))).count()
+    }
+
     /// An entity whose t-Reassembly takes `t_reassembly_ns`, and which keeps `limit` octets at most.
     pub fn new(length: SnLength, t_reassembly_ns: u64, limit: usize) -> Rx {
         Rx {
