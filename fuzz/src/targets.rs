@@ -24,6 +24,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "cotcp-server", run: cotcp::server, seeds: cotcp::server_seeds },
     Target { name: "cotcp-wired", run: cotcp::wired, seeds: cotcp::wired_seeds },
     Target { name: "du", run: du::run, seeds: du::seeds },
+    Target { name: "f1ap", run: f1ap, seeds: || folder("f1ap") },
     Target { name: "gtpu", run: gtpu, seeds: || folder("gtpu") },
     Target { name: "ip", run: ip, seeds: || folder("ip") },
     Target { name: "memif", run: memif, seeds: memif_seeds },
@@ -160,6 +161,24 @@ fn memif_seeds() -> Vec<Vec<u8>> {
         Message::disconnect("no more"),
     ];
     messages.iter().map(|message| message.build().to_vec()).collect()
+}
+
+/// One F1AP message, as an SCTP peer sends it.
+fn f1ap(data: &[u8]) {
+    match ::f1ap::Pdu::decode(data) {
+        Ok(decoded) => {
+            let octets = decoded.pdu.encode().expect("what was read is within the bounds of the types");
+            let again = ::f1ap::Pdu::decode(&octets).expect("what we encode is well-formed");
+            assert_eq!(again.pdu, decoded.pdu);
+        }
+        // The answer to a malformed message must itself be well-formed.
+        Err(error) => {
+            if let Some(reply) = error.reply() {
+                let octets = reply.encode().expect("our answer can be encoded");
+                ::f1ap::Pdu::decode(&octets).expect("our answer is well-formed");
+            }
+        }
+    }
 }
 
 /// One NGAP message, as an SCTP peer sends it.
