@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod cotcp;
+mod cu;
 mod du;
 pub mod mutate;
 mod n4;

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::{cotcp, du, n4, offload, pdcp, pipeline, rlc, rrc, rules, ue};
+use crate::{cotcp, cu, du, n4, offload, pdcp, pipeline, rlc, rrc, rules, ue};
 
 /// One decoder or endpoint.
 pub struct Target {
@@ -23,6 +23,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "cotcp-client", run: cotcp::client, seeds: cotcp::client_seeds },
     Target { name: "cotcp-server", run: cotcp::server, seeds: cotcp::server_seeds },
     Target { name: "cotcp-wired", run: cotcp::wired, seeds: cotcp::wired_seeds },
+    Target { name: "cu", run: cu::run, seeds: cu::seeds },
     Target { name: "du", run: du::run, seeds: du::seeds },
     Target { name: "f1ap", run: f1ap, seeds: || folder("f1ap") },
     Target { name: "gtpu", run: gtpu, seeds: || folder("gtpu") },

@@ -1,5 +1,6 @@
 //! What the worker knows of PDU sessions and their radio bearers.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use l2::pdcp;
@@ -16,11 +17,13 @@ pub const FLOWS: usize = 64;
 const NONE: u8 = u8::MAX;
 
 /// The far end of a tunnel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FarEnd {
     /// Number of the interface by which it is reached.
     pub interface: u8,
-    /// Number of the peer.
+    /// Its address.
+    pub address: IpAddr,
+    /// Its number as a peer.
     pub peer: u16,
     /// The tunnel there.
     pub teid: u32,
@@ -40,6 +43,8 @@ pub enum End {
 pub struct Session {
     /// Number of the interface from which its packets come.
     pub interface: u8,
+    /// Where its packets go.
+    pub upf: FarEnd,
     /// Which bearer carries a QoS flow: a position in `bearers`.
     flows: [u8; FLOWS],
     /// For flows without a bearer, and packets without a flow: a position in `bearers`.
@@ -50,8 +55,14 @@ pub struct Session {
 
 impl Session {
     /// A session without bearers.
-    pub fn new(interface: u8) -> Session {
-        Session { interface, flows: [NONE; FLOWS], default: NONE, bearers: [0; MOST_BEARERS] }
+    pub fn new(upf: FarEnd) -> Session {
+        Session {
+            interface: upf.interface,
+            upf,
+            flows: [NONE; FLOWS],
+            default: NONE,
+            bearers: [0; MOST_BEARERS],
+        }
     }
 
     /// The bearer for a flow (TS 37.324 §5.2.1): our TEID on F1-U; 0 if there is none.
@@ -75,6 +86,16 @@ impl Session {
             self.default = at as u8;
         }
         true
+    }
+
+    /// The flows that a bearer carries, a bit each: its own, and on the default bearer those of no other one.
+    pub fn flows_of(&self, teid: u32) -> u64 {
+        (0..FLOWS as u8).filter(|qfi| self.bearer_of(*qfi) == teid).fold(0, |flows, qfi| flows | 1 << qfi)
+    }
+
+    /// Our TEIDs on F1-U.
+    pub fn bearers(&self) -> impl Iterator<Item = u32> + use<> {
+        self.bearers.into_iter().filter(|teid| *teid != 0)
     }
 
     /// Removes a bearer with its flows.
@@ -120,6 +141,8 @@ pub struct Down {
     pub flow: Flow,
     /// What it does not want yet.
     pub queue: Queue,
+    /// When the DU is asked again what it wants, while packets wait.
+    pub probe_ns: Option<u64>,
 }
 
 /// A bearer's way from the UE.
@@ -136,9 +159,10 @@ pub struct Up {
 }
 
 impl Bearer {
-    /// When something has waited too long.
+    /// When something has waited too long, or the DU is asked again.
     pub fn next_expiry_ns(&self) -> Option<u64> {
-        self.rx.next_expiry().into_iter().chain(self.down.queue.next_expiry_ns()).min()
+        let of_queue = self.down.queue.next_expiry_ns();
+        self.rx.next_expiry().into_iter().chain(of_queue).chain(self.down.probe_ns).min()
     }
 }
 
@@ -148,12 +172,16 @@ mod tests {
 
     #[test]
     fn a_flow_has_its_bearer_or_the_default_one() {
-        let mut session = Session::new(0);
+        let upf = FarEnd { interface: 0, address: [192, 0, 2, 1].into(), peer: 1, teid: 1 };
+        let mut session = Session::new(upf);
         assert_eq!(session.bearer_of(1), 0);
         assert!(session.add(10, 1 << 1 | 1 << 63, false));
         assert_eq!((session.bearer_of(1), session.bearer_of(63), session.bearer_of(2)), (10, 10, 0));
         assert!(session.add(20, 1 << 5, true));
         assert_eq!((session.bearer_of(5), session.bearer_of(2), session.bearer_of(255)), (20, 20, 10));
+        assert_eq!(session.flows_of(10), 1 << 1 | 1 << 63);
+        assert_eq!(session.flows_of(20), !(1 << 1 | 1 << 63));
+        assert_eq!(session.bearers().collect::<Vec<_>>(), [10, 20]);
         session.remove(10);
         assert_eq!((session.bearer_of(1), session.bearer_of(63)), (20, 20));
         session.remove(20);

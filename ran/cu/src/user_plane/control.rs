@@ -264,11 +264,11 @@ impl UserPlane {
         let state = &mut *lock(&self.0.state);
         let peer = state.number(&self.0.peers, n3, upf.address)?;
         let teid = state.teids.allocate().ok_or(Refused::Full)?;
-        let known =
-            SessionState { upf: FarEnd { interface: n3, peer, teid: upf.teid }, bearers: HashMap::new() };
+        let upf = FarEnd { interface: n3, address: upf.address, peer, teid: upf.teid };
+        let known = SessionState { upf, bearers: HashMap::new() };
         let id = SessionId { interface: n3, teid };
         state.sessions.insert(id, known);
-        self.post(move |relay, _| relay.ends.insert(teid, End::Session(Box::new(Session::new(n3)))));
+        self.post(move |relay, _| relay.open(teid, upf));
         Ok(id)
     }
 
@@ -302,6 +302,7 @@ impl UserPlane {
         let flows = config.flows.iter().fold(0, |flows, qfi| flows | 1 << (usize::from(qfi.value()) % FLOWS));
         let stats = Arc::<BearerStats>::default();
         known.bearers.insert(id, Arc::clone(&stats));
+        let flow = Flow::new(config.tx.tx_next().unwrap_or(u32::MAX), config.tx.config().sn().bits());
         let bearer = Bearer {
             interface: f1u,
             session: session.teid,
@@ -310,8 +311,9 @@ impl UserPlane {
                 header: config.downlink_header,
                 du: None,
                 nr_u: 0,
-                flow: Flow::default(),
+                flow,
                 queue: Queue::new(config.queue_octets, config.discard),
+                probe_ns: None,
             },
             rx: config.rx,
             up: Up {
@@ -340,7 +342,7 @@ impl UserPlane {
         let interface = bearer.interface;
         self.interface(interface, Interface::has_f1u, Some(du.address))?;
         let peer = state.number(&self.0.peers, interface, du.address)?;
-        let du = FarEnd { interface, peer, teid: du.teid };
+        let du = FarEnd { interface, address: du.address, peer, teid: du.teid };
         self.post(move |relay, ports| relay.connect(bearer.teid, du, ports));
         Ok(())
     }
@@ -372,41 +374,101 @@ impl UserPlane {
             self.forget(state, *bearer);
         }
         state.teids.release(session.teid);
-        self.post(move |relay, _| drop(relay.ends.remove(session.teid)));
+        self.post(move |relay, _| relay.close(session.teid));
     }
 
     /// Sends an Echo Request by the interface with this number. The answer is an [`Event`].
-    pub fn echo(&self, interface: u8, peer: IpAddr, sequence: u16) {
-        let peer = SocketAddr::new(peer, gtpu::PORT);
+    ///
+    /// # Errors
+    /// There is no such interface, or it does not reach the peer.
+    pub fn echo(&self, interface: u8, peer: IpAddr, sequence: u16) -> Result<(), Refused> {
+        self.interface(interface, |_| true, Some(peer))?;
         self.post(move |relay, ports| {
-            relay.reply(interface.into(), &gtpu::Signalling::EchoRequest { sequence }, peer);
+            relay.echoes.insert((interface, peer), sequence);
+            let request = gtpu::Signalling::EchoRequest { sequence };
+            relay.reply(interface.into(), &request, SocketAddr::new(peer, gtpu::PORT));
             relay.send_extra(ports);
         });
+        Ok(())
     }
 }
 
 impl Relay {
+    fn open(&mut self, teid: u32, upf: FarEnd) {
+        self.ends.insert(teid, End::Session(Box::new(Session::new(upf))));
+        self.count_far_end(upf, 1);
+    }
+
+    fn close(&mut self, teid: u32) {
+        if let Some(End::Session(session)) = self.ends.remove(teid) {
+            self.count_far_end(session.upf, -1);
+        }
+    }
+
+    /// One tunnel more, or less, leads to a far end.
+    fn count_far_end(&mut self, end: FarEnd, change: i32) {
+        let key = (end.interface, end.address, end.teid);
+        let count = self.far_ends.entry(key).or_default();
+        *count = count.saturating_add_signed(change);
+        if *count == 0 {
+            self.far_ends.remove(&key);
+        }
+    }
+
     fn add(&mut self, teid: u32, flows: u64, default: bool, bearer: Box<Bearer>) {
-        if let Some(End::Session(session)) = self.ends.get_mut(bearer.session) {
-            session.add(teid, flows, default);
+        let session = bearer.session;
+        if let Some(End::Session(known)) = self.ends.get_mut(session) {
+            known.add(teid, flows, default);
             self.ends.insert(teid, End::Bearer(bearer));
+            self.map_flows(session);
+        }
+    }
+
+    /// Bearers take the flows from UEs that they carry to UEs.
+    fn map_flows(&mut self, session: u32) {
+        let Some(End::Session(known)) = self.ends.get_mut(session) else { return };
+        let flows: Vec<(u32, u64)> = known.bearers().map(|teid| (teid, known.flows_of(teid))).collect();
+        for (teid, flows) in flows {
+            if let Some(bearer) = self.bearer(teid) {
+                bearer.up.flows = flows;
+            }
         }
     }
 
     fn connect(&mut self, teid: u32, du: FarEnd, ports: &mut Ports) {
-        if let Some(bearer) = self.bearer(teid) {
-            bearer.down.du = Some(du);
-            self.send_waiting(teid, ports);
+        let Some(bearer) = self.bearer(teid) else { return };
+        let former = bearer.down.du.replace(du);
+        if former == Some(du) {
+            return;
+        }
+        // A new far end knows nothing of what its predecessor has got and wanted.
+        bearer.down.flow = Flow::new(bearer.tx.tx_next().unwrap_or(u32::MAX), bearer.tx.config().sn().bits());
+        (bearer.down.nr_u, bearer.down.probe_ns) = (0, None);
+        if let Some(former) = former {
+            self.count_far_end(former, -1);
+        }
+        self.count_far_end(du, 1);
+        self.send_waiting(teid, ports);
+        // If it does not want all of them, it is asked again.
+        if let Some(bearer) = self.bearer(teid)
+            && !bearer.down.queue.is_empty()
+        {
+            bearer.down.probe_ns = Some(net::time::now_ns());
+            self.plan(teid);
         }
     }
 
     fn remove(&mut self, teid: u32) {
-        if let Some(End::Bearer(bearer)) = self.ends.remove(teid) {
-            self.waiting_octets -= bearer.down.queue.octets();
-            self.stats.drops.count_n(DropReason::NoBearer, bearer.down.queue.len());
-            if let Some(End::Session(session)) = self.ends.get_mut(bearer.session) {
-                session.remove(teid);
-            }
+        let Some(End::Bearer(bearer)) = self.ends.remove(teid) else { return };
+        self.waiting_octets -= bearer.down.queue.octets();
+        let lost = bearer.down.queue.len() + bearer.rx.held().0;
+        self.stats.drops.count_n(DropReason::NoBearer, lost);
+        if let Some(du) = bearer.down.du {
+            self.count_far_end(du, -1);
         }
+        if let Some(End::Session(session)) = self.ends.get_mut(bearer.session) {
+            session.remove(teid);
+        }
+        self.map_flows(bearer.session);
     }
 }

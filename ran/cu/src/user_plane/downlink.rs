@@ -12,6 +12,10 @@ use super::bearer::{Bearer, Down, End, FarEnd};
 use super::stats::Way;
 use super::{Relay, WAITING_OCTETS};
 
+/// Time after which a DU for which packets wait is asked again what it wants: its last status, or all that it was sent, may be
+/// lost.
+const PROBE_NS: u64 = 50_000_000;
+
 /// In an SDAP header. There the PDU Session Container has its own flag, that a paging policy indicator follows.
 const RDI: u8 = 0x80;
 
@@ -40,11 +44,11 @@ fn seal(
         // QFI and RQI lie where the PDU Session Container has them. RDI is not used: the UE's mapping rules come by RRC.
         pdu[header] = DownlinkHeader::decode(flow & !RDI).encode();
     }
-    let count = tx.seal(pdu).map_err(|error| match error {
+    tx.seal(pdu).map_err(|error| match error {
         SealError::Exhausted => DropReason::PdcpExhausted,
         SealError::TooShort | SealError::TooLong => DropReason::TooBig,
     })?;
-    let polling = down.flow.sent(count, length);
+    let polling = down.flow.sent(down.nr_u, length);
     let written = nr_u::encapsulate(frame.headroom(), du.teid, length, down.nr_u, polling);
     if !written.is_some_and(|written| frame.grow_front(written)) {
         return Err(DropReason::TooBig);
@@ -92,10 +96,37 @@ impl Relay {
             return Err(DropReason::BufferOverflow);
         }
         let added = queue.octets() - before;
+        if bearer.down.du.is_some() {
+            bearer.down.probe_ns.get_or_insert(now_ns + PROBE_NS);
+        }
         self.waiting_octets += added;
         self.stats.nodes[Way::Queue as usize].count(1);
         self.plan(teid);
         Ok(())
+    }
+
+    /// Asks the DU of a bearer what it wants, while packets wait and it is time: with an empty packet, whose NR-U sequence number
+    /// also shows what was lost before.
+    #[cold]
+    pub(super) fn probe(&mut self, teid: u32, now_ns: u64, ports: &mut Ports) {
+        let Some(End::Bearer(bearer)) = self.ends.get_mut(teid) else { return };
+        let down = &mut bearer.down;
+        let (Some(du), Some(probe_ns)) = (down.du, down.probe_ns) else { return };
+        if down.queue.is_empty() {
+            down.probe_ns = None;
+        } else if probe_ns <= now_ns {
+            down.probe_ns = Some(now_ns + PROBE_NS);
+            let mut empty = [0; nr_u::USER_DATA_HEADER];
+            nr_u::encapsulate(&mut empty, du.teid, 0, down.nr_u, true);
+            down.nr_u = (down.nr_u + 1) & nr_u::SEQUENCE_MASK;
+            if self.extra.push(&empty, NO_PEER)
+                && let Some(mut frame) = self.extra.last_mut()
+            {
+                frame.send_to(du.peer);
+                self.extra_outputs.push(du.interface, self.extra.len() - 1);
+            }
+            self.send_extra(ports);
+        }
     }
 
     /// Sends waiting packets as far as the DU wants them.

@@ -24,7 +24,8 @@ mod tunnels;
 mod uplink;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use packet::gtpu::{self, extension_type, message_type};
@@ -62,6 +63,10 @@ pub struct Relay {
     extra_outputs: Outputs,
     replies: ReplyLimit,
     events: Events,
+    /// The far ends of our tunnels, by interface, address and TEID, and how many tunnels lead there.
+    far_ends: HashMap<(u8, IpAddr, u32), u32>,
+    /// Echo Requests without answer: sequence numbers by interface and address.
+    echoes: HashMap<(u8, IpAddr), u16>,
     /// When to look after bearers: times and our TEIDs on F1-U.
     due: BinaryHeap<Reverse<(u64, u32)>>,
     /// Bearers whose DU may want packets that wait: our TEIDs on F1-U.
@@ -123,6 +128,8 @@ impl Relay {
             extra_outputs: Outputs::new(count),
             extra: Vector::of(&home),
             replies: ReplyLimit::default(),
+            far_ends: HashMap::new(),
+            echoes: HashMap::new(),
             ends: Table::default(),
             due: BinaryHeap::new(),
             wanted: Vec::new(),
@@ -227,6 +234,7 @@ impl Relay {
             self.waiting_octets -= freed;
             self.stats.drops.count_n(DropReason::DiscardTimer, discarded);
             self.release_reordered(teid, ports);
+            self.probe(teid, now_ns, ports);
             self.plan(teid);
         }
     }

@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 
 use packet::ParseError;
-use packet::gtpu::{self, PduSession, Signalling, message_type};
-use packet::nr_u::Message;
+use packet::gtpu::{self, PduSession, Signalling, extension_type, message_type};
+use packet::nr_u::{DeliveryStatus, Message, SEQUENCE_MASK};
 use telemetry::DropReason;
 use tokio::sync::mpsc;
 
 use super::control::{Event, Role};
 use super::stats::Way;
-use super::{Gpdu, Relay};
+use super::{End, Gpdu, Relay};
 
 /// Replies to faulty packets per second: more would let a sender of rubbish use us against others.
 const REPLIES_PER_S: u32 = 100;
@@ -60,14 +60,15 @@ impl Relay {
         }
         if packet.unknown_required_extension().is_some() {
             // TS 29.281 §5.2.1: the peer is told which extension headers are supported.
-            self.reply_error(input, &Signalling::our_extension_headers(), peer, now_ns);
+            let types = self.extension_headers(input);
+            self.reply_error(input, &Signalling::SupportedExtensionHeaders { types }, peer, now_ns);
             return Err(DropReason::GtpuUnknownExtension);
         }
         if self.interfaces.get(input).is_some_and(|interface| interface.role != Role::N3)
             && let Some(Message::DeliveryStatus(status)) = Message::of(&packet).map_err(malformed)?
         {
             self.stats.nodes[Way::Signalling as usize].count(1);
-            self.status(packet.teid(), &status);
+            self.status(input, packet.teid(), &status, peer);
             if packet.payload().is_empty() {
                 if self.bearer(packet.teid()).is_none() {
                     self.unknown_tunnel(input, packet.teid(), peer, now_ns);
@@ -83,13 +84,26 @@ impl Relay {
         Ok(Some(Gpdu { teid: packet.teid(), flow, header: packet.header_len(), total: packet.bytes().len() }))
     }
 
-    /// What a DU says of a bearer.
-    fn status(&mut self, teid: u32, status: &packet::nr_u::DeliveryStatus<'_>) {
+    /// The extension headers that we know on an interface.
+    fn extension_headers(&self, input: usize) -> Vec<u8> {
+        let role = self.interfaces.get(input).map(|interface| interface.role);
+        let f1u = (role != Some(Role::N3)).then_some(extension_type::NR_RAN_CONTAINER);
+        let n3 = (role != Some(Role::F1u)).then_some(extension_type::PDU_SESSION_CONTAINER);
+        [Some(extension_type::UDP_PORT), f1u, n3].into_iter().flatten().collect()
+    }
+
+    /// What a DU says of a bearer. Others may not speak for it.
+    fn status(&mut self, input: usize, teid: u32, status: &DeliveryStatus<'_>, peer: SocketAddr) {
         let Some(bearer) = self.bearer(teid) else { return };
+        if bearer.down.du.is_none_or(|du| usize::from(du.interface) != input || du.address != peer.ip()) {
+            self.stats.foreign_statuses.add(1);
+            return;
+        }
         let next = bearer.tx.tx_next().unwrap_or(u32::MAX);
-        let untrue = bearer.down.flow.report(status, next, bearer.tx.config().sn().bits()).is_err();
+        let untrue = bearer.down.flow.report(status, next).is_err();
         let waits = !bearer.down.queue.is_empty();
-        let lost = status.lost.iter().map(|(first, last)| u64::from(last.saturating_sub(first)) + 1).sum();
+        let length = |(first, last): (u32, u32)| u64::from(last.wrapping_sub(first) & SEQUENCE_MASK) + 1;
+        let lost = status.lost.iter().map(length).sum();
         self.stats.statuses.add(1);
         self.stats.lost_on_f1u.add(lost);
         self.stats.untrue_statuses.add(u64::from(untrue));
@@ -115,7 +129,12 @@ impl Relay {
             }
             message_type::ECHO_RESPONSE => {
                 self.stats.signalling.add(1);
-                if let Some(sequence) = packet.sequence() {
+                // An answer to nothing must not crowd out other events.
+                let asked = (input as u8, peer.ip());
+                if let Some(sequence) = packet.sequence()
+                    && self.echoes.get(&asked) == Some(&sequence)
+                {
+                    self.echoes.remove(&asked);
                     self.tell(Event::EchoResponse { peer: peer.ip(), sequence });
                 }
             }
@@ -126,13 +145,16 @@ impl Relay {
                 };
                 self.stats.error_indications_received.add(1);
                 // Only the far end of a tunnel knows whether the tunnel exists.
-                if named == peer.ip() {
+                if named == peer.ip() && self.far_ends.contains_key(&(input as u8, named, teid)) {
                     self.tell(Event::ErrorIndication { peer: named, teid });
                 }
             }
             message_type::END_MARKER => {
                 self.stats.signalling.add(1);
-                self.tell(Event::EndMarker { teid: packet.teid() });
+                if matches!(self.ends.get_mut(packet.teid()), Some(End::Session(session)) if usize::from(session.interface) == input)
+                {
+                    self.tell(Event::EndMarker { teid: packet.teid() });
+                }
             }
             message_type::SUPPORTED_EXTENSION_HEADERS | message_type::TUNNEL_STATUS => {
                 self.stats.signalling.add(1);

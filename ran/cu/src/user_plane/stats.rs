@@ -23,6 +23,8 @@ pub struct Stats {
     pub statuses: Single,
     /// Of these, those that spoke of PDUs that were never sent.
     pub untrue_statuses: Single,
+    /// Statuses for a bearer of another DU.
+    pub foreign_statuses: Single,
     /// PDUs that DUs said they have missed.
     pub lost_on_f1u: Single,
     /// Echo Requests answered.

@@ -67,14 +67,15 @@ impl Relay {
     ) -> Result<(), DropReason> {
         let Some(End::Bearer(bearer)) = self.ends.get_mut(teid) else { return Err(DropReason::NoBearer) };
         let Bearer { rx, up, stats, .. } = &mut **bearer;
-        stats.active(now_ns);
         let mut frame = vector.frame_mut(at);
         match rx.open(frame.packet_mut(), now_ns) {
             Verdict::Deliver { sdu, .. } => {
                 frame.truncate(sdu.end);
                 frame.trim_front(sdu.start);
+                stats.active(now_ns);
                 let waits = rx.held().0 > 0;
-                if up.forward(&mut frame, (&self.stats, stats))? {
+                let forwarded = up.forward(&mut frame, (&self.stats, stats));
+                if forwarded == Ok(true) {
                     self.outputs.push(up.upf.interface, at);
                 }
                 if waits {
@@ -83,9 +84,10 @@ impl Relay {
                     self.release_reordered(teid, ports);
                     self.plan(teid);
                 }
-                Ok(())
+                forwarded.map(drop)
             }
             Verdict::Held => {
+                stats.active(now_ns);
                 self.stats.nodes[Way::Reorder as usize].count(1);
                 self.plan(teid);
                 Ok(())

@@ -86,18 +86,25 @@ fn echo_and_what_peers_say_reach_who_they_are_for() {
         let response = Signalling::EchoResponse { sequence: 0xABCD }.build();
         assert_eq!(sent, [(response, SocketAddr::new(peer, gtpu::PORT))]);
     }
-    world.user_plane.echo(world.f1u, DU, 7);
-    world.user_plane.echo(world.n3, UPF, 8);
+    world.user_plane.echo(world.f1u, DU, 7).unwrap();
+    world.user_plane.echo(world.n3, UPF, 8).unwrap();
+    assert_eq!(world.user_plane.echo(9, UPF, 8), Err(Refused::Interface));
     world.turn();
     for (wire, (peer, sequence)) in [(0, (DU, 7)), (1, (UPF, 8))] {
         let request = Signalling::EchoRequest { sequence }.build();
         assert_eq!(world.wires[wire].take(), [(request, SocketAddr::new(peer, gtpu::PORT))]);
     }
-    world.inject_f1u(&Signalling::EchoResponse { sequence: 7 }.build());
+    // An answer to nothing, the answer, and the same again.
+    for sequence in [8, 7, 7] {
+        world.inject_f1u(&Signalling::EchoResponse { sequence }.build());
+    }
     let teid = world.user_plane.n3_tunnel(session).teid;
     world.inject_n3(&Signalling::EndMarker { teid, pdu_session: None }.build());
     world.inject_f1u(&Signalling::ErrorIndication { teid: DU_TEID, peer: DU, udp_port: None }.build());
-    // Somebody else speaks for the UPF.
+    // A tunnel that does not lead there, and somebody else who speaks for the UPF.
+    world.inject_f1u(&Signalling::ErrorIndication { teid: DU_TEID + 1, peer: DU, udp_port: None }.build());
+    world.inject_f1u(&Signalling::EndMarker { teid, pdu_session: None }.build());
+    world.inject_n3(&Signalling::EndMarker { teid: teid + 1, pdu_session: None }.build());
     world.inject_f1u(&Signalling::ErrorIndication { teid: UPF_TEID, peer: UPF, udp_port: None }.build());
     world.inject_n3(&Signalling::SupportedExtensionHeaders { types: vec![0x85] }.build());
     world.run();
@@ -111,15 +118,16 @@ fn echo_and_what_peers_say_reach_who_they_are_for() {
         Event::EndMarker { teid },
     ];
     assert_eq!(events, expected);
-    assert_eq!(world.stats().error_indications_received.get(), 2);
+    assert_eq!(world.stats().error_indications_received.get(), 3);
     assert_eq!(world.all_drops(), 0);
 }
 
 #[test]
 fn events_that_nobody_takes_are_bounded_and_counted() {
     let mut world = World::new();
-    let (_, _) = world.session(PLAIN.bearer(&[1]));
-    let message = Signalling::EndMarker { teid: 1, pdu_session: None }.build();
+    let (session, _) = world.session(PLAIN.bearer(&[1]));
+    let teid = world.user_plane.n3_tunnel(session).teid;
+    let message = Signalling::EndMarker { teid, pdu_session: None }.build();
     for _ in 0..5000 {
         world.inject_n3(&message);
     }

@@ -150,3 +150,17 @@ fn what_cannot_be_sent_is_counted() {
     world.run();
     assert_eq!(world.drops(DropReason::TooBig), 1);
 }
+
+/// Another DU, and the UPF where both tunnels share an interface, cannot stop a bearer.
+#[test]
+fn a_status_of_somebody_else_changes_nothing() {
+    let mut world = World::on(0, 0);
+    let (session, bearer) = world.session(PLAIN.bearer(&[1]));
+    let mut out = [0; 64];
+    let nothing = DeliveryStatus::default();
+    let length = nothing.write(world.user_plane.f1u_tunnel(bearer).teid, &mut out).unwrap();
+    world.inject_n3(&out[..length]);
+    world.upf_sends(session, 1, b"x");
+    world.run();
+    assert_eq!((world.at_du().len(), world.stats().foreign_statuses.get()), (1, 1));
+}

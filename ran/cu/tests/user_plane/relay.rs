@@ -3,7 +3,7 @@
 use l2::pdcp::SnLength;
 use l2::security::{CipheringAlgorithm, IntegrityAlgorithm};
 use packet::gtpu;
-use packet::nr_u::DeliveryStatus;
+use packet::nr_u::{DeliveryStatus, Ranges};
 use std::net::SocketAddr;
 use std::time::Duration;
 use telemetry::DropReason;
@@ -240,7 +240,9 @@ fn packets_wait_until_the_du_wants_them() {
     world.status(bearer, &DeliveryStatus { desired_buffer_size: u32::MAX, ..Default::default() });
     world.upf_sends(session, 1, &packet(100, 7));
     world.run();
-    let last = world.at_du();
+    let mut last = world.at_du();
+    // The DU was asked again meanwhile.
+    last.retain(|sent| !sent.pdu.is_empty());
     // What was discarded has left no gap: the UE gets the next PDU in order.
     assert_eq!((last.len(), ue.packet(&last[0].pdu).1), (1, packet(100, 7)));
 }
@@ -264,4 +266,112 @@ fn a_bearer_without_du_keeps_packets_until_it_is_connected() {
     for (number, sent) in (0..).zip(&sent) {
         assert_eq!(ue.packet(&sent.pdu).1, packet(300, number));
     }
+}
+
+/// A flow without a bearer of its own goes by the default one, both ways.
+#[test]
+fn the_default_bearer_takes_flows_of_no_other_one() {
+    let mut world = World::new();
+    let (session, default) = world.session(PLAIN.bearer(&[1]));
+    let mut config = PLAIN.bearer(&[2]);
+    config.default = false;
+    let other = world.user_plane.add(session, world.f1u, config).unwrap();
+    let du = cu::user_plane::Tunnel { address: DU, teid: 77 };
+    world.user_plane.connect(session, other, du).unwrap();
+    let mut ue = Ue::new(PLAIN);
+    for qfi in [1, 7, 2] {
+        world.upf_sends(session, qfi, &[qfi]);
+        world.du_sends(default, &ue.pdu(qfi, &[qfi]));
+    }
+    world.run();
+    let teids: Vec<u32> = world.at_du().iter().map(|sent| sent.teid).collect();
+    assert_eq!(teids, [DU_TEID, DU_TEID, 77]);
+    let flows: Vec<u8> = world.at_upf().iter().map(|sent| sent.2).collect();
+    assert_eq!((flows, world.drops(DropReason::NoBearer)), (vec![1, 7], 1));
+    // Without the other bearer its flow is the default one's as well.
+    world.user_plane.remove(session, other);
+    world.du_sends(default, &ue.pdu(2, &[2]));
+    world.run();
+    assert_eq!(world.at_upf().len(), 1);
+}
+
+/// PDUs that have waited leave even if the one that they waited for is dropped.
+#[test]
+fn a_dropped_packet_holds_nobody_up() {
+    let mut world = World::new();
+    let mut config = PLAIN.bearer(&[1]);
+    config.default = false;
+    let (_, bearer) = world.session(config);
+    let mut ue = Ue::new(PLAIN);
+    let pdus: Vec<Vec<u8>> =
+        (0..5).map(|number| ue.pdu(if number == 0 { 9 } else { 1 }, &[number as u8])).collect();
+    for number in [1, 2, 3, 0, 4] {
+        world.du_sends(bearer, &pdus[number]);
+    }
+    world.run();
+    let numbers: Vec<u8> = world.at_upf().iter().map(|sent| sent.3[0]).collect();
+    assert_eq!((numbers, world.drops(DropReason::NoBearer)), (vec![1, 2, 3, 4], 1));
+}
+
+/// All that the DU was sent is lost, and so is what it says: it is asked again, and what it missed makes room.
+#[test]
+fn a_bearer_recovers_from_a_lost_window() {
+    let mut world = World::new();
+    let (session, bearer) = world.session(PLAIN.bearer(&[1]));
+    let wanted = |lost| DeliveryStatus { desired_buffer_size: 10_000, lost, ..Default::default() };
+    world.status(bearer, &wanted(Ranges::default()));
+    for number in 0..30 {
+        world.upf_sends(session, 1, &packet(1000, number));
+    }
+    world.run();
+    let lost = world.at_du();
+    assert_eq!(lost.len(), 9, "9 PDUs of 1,004 octets");
+    assert!(lost[8].polling, "the last one asks");
+    assert!(lost.iter().enumerate().all(|(number, sent)| sent.sequence == number as u32));
+    for _ in 0..3 {
+        let due = world.turn().expect("a turn to ask again");
+        assert_eq!(due, world.now_ns + 50_000_000);
+        world.now_ns = due;
+        world.turn();
+        let probes = world.at_du();
+        assert_eq!((probes.len(), probes[0].pdu.len(), probes[0].polling), (1, 0, true));
+    }
+    // The DU has seen number 9 to 11, without packets.
+    world.status(bearer, &wanted(Ranges::of(&[(0, 8)])));
+    world.run();
+    let next = world.at_du();
+    assert_eq!((next.len(), next[0].sequence), (9, 12));
+    let mut ue = Ue::new(PLAIN);
+    ue.rx = l2::pdcp::Rx::starting_at(*ue.rx.config(), l2::pdcp::Security::none(), Default::default(), 9);
+    assert_eq!(ue.packet(&next[0].pdu).1, packet(1000, 9));
+}
+
+/// A bearer that goes to another DU, or to one that was started anew, begins anew.
+#[test]
+fn another_du_has_got_nothing_yet() {
+    let mut world = World::new();
+    let (session, bearer) = world.session(PLAIN.bearer(&[1]));
+    world.status(bearer, &DeliveryStatus { desired_buffer_size: 3000, ..Default::default() });
+    for number in 0..10 {
+        world.upf_sends(session, 1, &packet(1000, number));
+    }
+    world.run();
+    assert_eq!(world.at_du().len(), 2);
+    let du = cu::user_plane::Tunnel { address: DU, teid: 99 };
+    world.user_plane.connect(session, bearer, du).unwrap();
+    world.turn();
+    let sent = world.at_du();
+    let sequences: Vec<u32> = sent.iter().map(|sent| sent.sequence).collect();
+    assert_eq!(sequences, (0..8).collect::<Vec<_>>());
+    assert!(sent.iter().all(|sent| sent.teid == 99) && sent[0].polling);
+    // Its first status names nothing.
+    world.status(bearer, &DeliveryStatus { desired_buffer_size: 9000, ..Default::default() });
+    world.upf_sends(session, 1, &packet(500, 10));
+    world.run();
+    assert_eq!(world.at_du().len(), 1);
+    // The same far end again changes nothing.
+    world.user_plane.connect(session, bearer, du).unwrap();
+    world.upf_sends(session, 1, &packet(100, 11));
+    world.run();
+    assert_eq!(world.at_du()[0].sequence, 9);
 }
