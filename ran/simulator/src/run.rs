@@ -52,10 +52,11 @@ impl Config {
     pub fn gnb(&self, index: u16) -> GnbConfig {
         GnbConfig {
             id: self.first_gnb_id.wrapping_add(index.into()),
+            name: None,
             plmn: self.plmn,
             tac: self.tac,
             slices: self.slices.clone(),
-            amf: self.amf,
+            amf: vec![self.amf],
             n2: self.n2,
             sctp: net::sctp::SctpConfig { mode: self.sctp, ..Default::default() },
         }

@@ -58,7 +58,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         group: "ran",
-        groups: &["base", "wire", "transport"],
+        groups: &["base", "wire", "transport", "ran"],
         crates: &["pktio", "path"],
         why: "the simulator must work against any core, so it knows nothing of ours",
     },
@@ -225,6 +225,7 @@ mod tests {
         assert!(allowed(("smf", "controlplane"), ("pfcp", "wire")));
         assert!(allowed(("cli", "apps"), ("upf", "dataplane")));
         assert!(allowed(("simulator", "ran"), ("pktio", "dataplane")));
+        assert!(allowed(("cu", "ran"), ("n2", "ran")));
         assert!(!allowed(("amf", "controlplane"), ("smf", "controlplane")));
         assert!(!allowed(("smf", "controlplane"), ("upf", "dataplane")));
         assert!(!allowed(("upf", "dataplane"), ("smf", "controlplane")));

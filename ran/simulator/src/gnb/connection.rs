@@ -21,7 +21,6 @@ use ngap::transfer::{
 use ngap::{
     AmfUeNgapId, Cause, Pdu, PduSessionItem, PduSessionSetupItem, RanUeNgapId, RrcEstablishmentCause,
 };
-use tokio::sync::mpsc;
 use types::{PduSessionId, PduSessionType, Qfi, STmsi};
 
 use super::Gnb;
@@ -59,9 +58,7 @@ pub enum Downlink {
 #[derive(Debug)]
 pub struct Connection {
     gnb: Gnb,
-    ran_ue_ngap_id: RanUeNgapId,
-    amf_ue_ngap_id: Option<AmfUeNgapId>,
-    inbox: mpsc::Receiver<Pdu>,
+    n2: n2::Ue,
     /// Why the UE opened it.
     cause: RrcEstablishmentCause,
     /// Events that the UE has not read yet.
@@ -73,22 +70,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(
-        gnb: Gnb,
-        ran_ue_ngap_id: RanUeNgapId,
-        inbox: mpsc::Receiver<Pdu>,
-        cause: RrcEstablishmentCause,
-    ) -> Self {
-        Self {
-            gnb,
-            ran_ue_ngap_id,
-            amf_ue_ngap_id: None,
-            inbox,
-            cause,
-            pending: VecDeque::new(),
-            answer: None,
-            sessions: Vec::new(),
-        }
+    pub(super) fn new(gnb: Gnb, n2: n2::Ue, cause: RrcEstablishmentCause) -> Self {
+        Self { gnb, n2, cause, pending: VecDeque::new(), answer: None, sessions: Vec::new() }
     }
 
     /// The gNB it goes through.
@@ -98,12 +81,12 @@ impl Connection {
 
     /// The gNB's identity of the UE.
     pub fn ran_ue_ngap_id(&self) -> RanUeNgapId {
-        self.ran_ue_ngap_id
+        self.n2.ran_ue_ngap_id()
     }
 
     /// The AMF's identity of the UE, once it has given one.
     pub fn amf_ue_ngap_id(&self) -> Option<AmfUeNgapId> {
-        self.amf_ue_ngap_id
+        self.n2.amf_ue_ngap_id()
     }
 
     /// Sends a NAS message: the first one in an Initial UE Message, the others in Uplink NAS Transport.
@@ -114,8 +97,8 @@ impl Connection {
         s_tmsi: Option<STmsi>,
     ) -> Result<(), SendError> {
         let nas_pdu = nas_pdu.into();
-        let ran_ue_ngap_id = self.ran_ue_ngap_id;
-        let pdu = match self.amf_ue_ngap_id {
+        let ran_ue_ngap_id = self.ran_ue_ngap_id();
+        let pdu = match self.amf_ue_ngap_id() {
             Some(amf_ue_ngap_id) => Pdu::from(ngap::UplinkNasTransport {
                 amf_ue_ngap_id,
                 ran_ue_ngap_id,
@@ -139,10 +122,10 @@ impl Connection {
     /// Asks the AMF to release the connection (TS 23.502 §4.2.6, AN release), for example after user
     /// inactivity.
     pub async fn request_release(&self, cause: impl Into<Cause>) -> Result<(), SendError> {
-        let Some(amf_ue_ngap_id) = self.amf_ue_ngap_id else { return Ok(()) };
+        let Some(amf_ue_ngap_id) = self.amf_ue_ngap_id() else { return Ok(()) };
         let request = ngap::UeContextReleaseRequest {
             amf_ue_ngap_id,
-            ran_ue_ngap_id: self.ran_ue_ngap_id,
+            ran_ue_ngap_id: self.ran_ue_ngap_id(),
             pdu_sessions: self.sessions.clone(),
             cause: cause.into(),
         };
@@ -152,12 +135,7 @@ impl Connection {
     /// The next message from the AMF about this UE, which the gNB has not answered. `None` when the gNB
     /// has forgotten the UE because its association ended or was reset.
     pub async fn next_pdu(&mut self) -> Option<Pdu> {
-        let pdu = self.inbox.recv().await?;
-        if let (Some(amf), None) = (pdu.ue_ids().0, self.amf_ue_ngap_id) {
-            self.amf_ue_ngap_id = Some(amf);
-            self.gnb.learn(self.ran_ue_ngap_id, amf);
-        }
-        Some(pdu)
+        self.n2.next_pdu().await
     }
 
     /// The next event for the UE. Answers the AMF where the gNB has to. Cancel-safe between messages.
@@ -195,7 +173,9 @@ impl Connection {
             Pdu::PduSessionResourceReleaseCommand(command) => return self.session_release(command).await,
             Pdu::UeContextReleaseCommand(command) => return self.context_release(command).await,
             Pdu::UeContextModificationRequest(request) => {
-                self.amf_ue_ngap_id = request.new_amf_ue_ngap_id.or(self.amf_ue_ngap_id);
+                if let Some(new) = request.new_amf_ue_ngap_id {
+                    self.n2.learn(new);
+                }
                 let response = ngap::UeContextModificationResponse {
                     amf_ue_ngap_id: request.amf_ue_ngap_id,
                     ran_ue_ngap_id: request.ran_ue_ngap_id,
@@ -357,10 +337,10 @@ impl Connection {
 
     /// UE Context Release (TS 38.413 §8.3.3).
     async fn context_release(&mut self, command: ngap::UeContextReleaseCommand) -> Result<(), SendError> {
-        if let Some(amf_ue_ngap_id) = self.amf_ue_ngap_id {
+        if let Some(amf_ue_ngap_id) = self.amf_ue_ngap_id() {
             let complete = ngap::UeContextReleaseComplete {
                 amf_ue_ngap_id,
-                ran_ue_ngap_id: self.ran_ue_ngap_id,
+                ran_ue_ngap_id: self.ran_ue_ngap_id(),
                 user_location: Some(self.gnb.location()),
                 pdu_sessions: std::mem::take(&mut self.sessions),
                 criticality_diagnostics: None,
@@ -375,10 +355,4 @@ impl Connection {
 /// `None` when the gNB could not answer the AMF.
 fn unless_failed(sent: Result<(), SendError>) -> Option<()> {
     sent.inspect_err(|error| tracing::debug!(%error, "the gNB could not answer the AMF")).ok()
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.gnb.forget(self.ran_ue_ngap_id);
-    }
 }

@@ -11,15 +11,38 @@ use ngap::Paging;
 use tokio::sync::Notify;
 use types::{STmsi, Tai};
 
-use super::{Gnb, Shared};
+use super::{Gnb, GnbConfig};
 
 /// The UEs that camp on a gNB, by the identity they are paged with.
-#[derive(Debug, Default)]
-pub(super) struct CampingUes(Mutex<HashMap<STmsi, Arc<Notify>>>);
+#[derive(Debug)]
+pub(super) struct CampingUes {
+    /// The tracking area of its cell.
+    tai: Tai,
+    ues: Mutex<HashMap<STmsi, Arc<Notify>>>,
+}
 
 impl CampingUes {
+    pub(super) fn of(gnb: &GnbConfig) -> Self {
+        Self { tai: Tai { plmn: gnb.plmn, tac: gnb.tac }, ues: Mutex::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<STmsi, Arc<Notify>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Pages the UE in the gNB's cell, if it camps here and the page names our tracking area. Returns
+    /// whether a UE was paged.
+    pub(super) fn page(&self, paging: &Paging) -> bool {
+        if !paging.tais.contains(&self.tai) {
+            return false;
+        }
+        match self.lock().get(&paging.s_tmsi) {
+            Some(paged) => {
+                paged.notify_one();
+                true
+            }
+            None => false,
+        }
     }
 }
 
@@ -35,7 +58,7 @@ impl Gnb {
     /// Lets a UE receive pages of `s_tmsi` on this gNB.
     pub fn camp(&self, s_tmsi: STmsi) -> Camping {
         let paged = Arc::new(Notify::new());
-        self.shared.camping.lock().insert(s_tmsi, Arc::clone(&paged));
+        self.radio.camping.lock().insert(s_tmsi, Arc::clone(&paged));
         Camping { gnb: self.clone(), s_tmsi, paged }
     }
 }
@@ -48,12 +71,12 @@ impl Camping {
 
     /// Whether the UE camps on `gnb`.
     pub fn is_on(&self, gnb: &Gnb) -> bool {
-        Arc::ptr_eq(&self.gnb.shared, &gnb.shared)
+        self.gnb.is(gnb)
     }
 
     /// Forgets a page that has been answered.
     pub fn clear(&mut self) {
-        let mut camping = self.gnb.shared.camping.lock();
+        let mut camping = self.gnb.radio.camping.lock();
         // Another UE may have been given the identity since.
         if let Some(current) = camping.get_mut(&self.s_tmsi).filter(|of| Arc::ptr_eq(of, &self.paged)) {
             self.paged = Arc::new(Notify::new());
@@ -64,27 +87,9 @@ impl Camping {
 
 impl Drop for Camping {
     fn drop(&mut self) {
-        let mut camping = self.gnb.shared.camping.lock();
+        let mut camping = self.gnb.radio.camping.lock();
         if camping.get(&self.s_tmsi).is_some_and(|current| Arc::ptr_eq(current, &self.paged)) {
             camping.remove(&self.s_tmsi);
-        }
-    }
-}
-
-impl Shared {
-    /// Pages the UE in this gNB's cell, if it camps here and the page names our tracking area. Returns
-    /// whether a UE was paged.
-    pub(super) fn page(&self, paging: &Paging) -> bool {
-        let here = Tai { plmn: self.config.plmn, tac: self.config.tac };
-        if !paging.tais.contains(&here) {
-            return false;
-        }
-        match self.camping.lock().get(&paging.s_tmsi) {
-            Some(paged) => {
-                paged.notify_one();
-                true
-            }
-            None => false,
         }
     }
 }

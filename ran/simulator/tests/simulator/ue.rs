@@ -319,7 +319,7 @@ async fn silence_ends_a_procedure_and_a_refusal_ends_the_gnb() {
 
     let mut config = Config::default().gnb(0);
     config.id = 1 << 24;
-    config.amf = "127.9.9.1:38412".parse().unwrap();
+    config.amf = vec!["127.9.9.1:38412".parse().unwrap()];
     config.n2 = "127.9.9.4".parse().unwrap();
     config.sctp.mode = net::sctp::SctpMode::Udp { port: 9899 };
     let refused = Gnb::connect(config, None).await;
