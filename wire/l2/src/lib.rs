@@ -3,6 +3,7 @@
 //! Times and packets are passed in; an entity neither reads a clock nor sends anything.
 #![forbid(unsafe_code)]
 
+pub mod keys;
 pub mod pdcp;
 pub mod rlc;
 pub mod sdap;
