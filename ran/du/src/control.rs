@@ -271,6 +271,33 @@ impl Control {
         self.ask(move |du, now_ns, _| du.send_rrc(c_rnti, lcid, sdu, now_ns))
     }
 
+    /// Broadcasts these messages from now on, to all that camp now and to each that will. The cell is in service.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn set_system_information(&self, mib: Vec<u8>, sib1: Vec<u8>) -> Result<(), Refused> {
+        self.ask(move |du, now_ns, ports| du.set_system_information(mib, sib1, now_ns, ports))
+    }
+
+    /// Takes the cell out of service: it broadcasts nothing, and answers random access with backoff. UEs stay.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn take_out_of_service(&self) -> Result<(), Refused> {
+        self.ask(move |du, _, _| {
+            du.take_out_of_service();
+            Ok(())
+        })
+    }
+
+    /// Sends a PCCH message to all that camp.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn page(&self, pcch: Vec<u8>) -> Result<(), Refused> {
+        self.ask(move |du, now_ns, ports| du.page(&pcch, now_ns, ports))
+    }
+
     fn ask<T: Send + 'static>(
         &self,
         call: impl FnOnce(&mut UserPlane, u64, &mut Ports) -> Result<T, Refused> + Send + 'static,

@@ -10,6 +10,7 @@ use pktio::{Pool, Slab, VECTOR, Vector};
 use telemetry::DropReason;
 use types::NrCellId;
 
+use crate::broadcast::Cell;
 use crate::control::{self, Added, BearerSetup, Control, Ends, Event, Events, Place, Refused, Tunnel};
 use crate::exits::Exits;
 use crate::limit::Limit;
@@ -95,6 +96,8 @@ pub struct UserPlane {
     pub(crate) scheduler: Scheduler,
     pub(crate) paths: Paths,
     pub(crate) exits: Exits,
+    /// What the cell broadcasts, and to whom.
+    pub(crate) broadcast: Cell,
     outputs: Outputs,
     pub(crate) ends: Ends,
     pub(crate) stats: Arc<Stats>,
@@ -129,6 +132,7 @@ impl UserPlane {
             settings,
             timers: Timers::default(),
             exits: Exits::new(count, PACKET_LEN),
+            broadcast: Cell::new(count),
             outputs: Outputs::new(count),
             ends,
             stats,

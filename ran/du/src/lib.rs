@@ -14,6 +14,7 @@
 //! Read [`control`], then `downlink.rs` and `uplink.rs`.
 #![forbid(unsafe_code)]
 
+mod broadcast;
 mod config;
 pub mod control;
 mod downlink;

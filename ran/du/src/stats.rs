@@ -25,6 +25,10 @@ pub struct Stats {
     pub signalling: Single,
     /// UEs that got a C-RNTI by random access.
     pub random_accesses: Single,
+    /// Camps that were noted, repeated ones included. Refused ones are drops.
+    pub camps: Single,
+    /// Broadcasts sent, one for each address that camps.
+    pub broadcasts: Single,
     /// RRC messages to and from UEs.
     pub rrc: Single,
 }

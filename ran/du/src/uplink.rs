@@ -129,6 +129,7 @@ impl UserPlane {
     ) -> Verdict {
         match header.kind {
             Kind::Preamble => self.preamble(payload, place, now_ns, ports),
+            Kind::Camp => self.camp(place, now_ns, ports),
             Kind::Release => {
                 if self.tables.ue(header.c_rnti).is_none_or(|ue| ue.place != place) {
                     return Verdict::Drop(DropReason::UnknownBearer);
@@ -148,6 +149,7 @@ impl UserPlane {
         };
         let c_rnti = match self.tables.accessed(place, identity) {
             Some(known) => Some(known),
+            None if self.broadcast.is_out_of_service() => None,
             None if self.accesses.allows(now_ns) => self.access(place, identity, now_ns),
             // A UE repeats its preamble.
             None => return Verdict::Drop(DropReason::ControlOverflow),

@@ -19,6 +19,16 @@ pub const VERSION: u8 = 1;
 pub const MAX_C_RNTI: u16 = 0xFFEF;
 /// Logical channels 1 to 32 (TS 38.321 table 6.2.1-1); 0 is SRB0.
 pub const MAX_LCID: u8 = 32;
+/// What stands for the C-RNTI in a broadcast on BCCH-BCH: the MIB.
+pub const BCH: u16 = 0;
+/// What stands for the C-RNTI in a broadcast on BCCH-DL-SCH, SIB1: SI-RNTI (TS 38.321 table 7.1-1).
+pub const SI_RNTI: u16 = 0xFFFF;
+/// What stands for the C-RNTI in a broadcast on PCCH: P-RNTI (TS 38.321 table 7.1-1).
+pub const P_RNTI: u16 = 0xFFFE;
+/// How often who camps says so, in seconds.
+pub const CAMP_INTERVAL_S: u64 = 5;
+/// After how long a DU forgets who has not said again that it camps, in seconds: two camps may be lost.
+pub const CAMP_EXPIRY_S: u64 = 15;
 /// Highest NR Cell Identity: 36 bits (TS 38.413 §9.3.1.7).
 pub const MAX_CELL: u64 = (1 << 36) - 1;
 
@@ -37,6 +47,10 @@ pub enum Kind {
     Backoff,
     /// The sender has released the C-RNTI. There is no payload.
     Release,
+    /// The sender wants what the cell broadcasts. There is no payload, the C-RNTI is 0.
+    Camp,
+    /// An RRC message for all that camp. The C-RNTI is [`BCH`], [`SI_RNTI`] or [`P_RNTI`].
+    Broadcast,
 }
 
 impl Kind {
@@ -48,6 +62,8 @@ impl Kind {
             Kind::RandomAccessResponse => 4,
             Kind::Backoff => 5,
             Kind::Release => 6,
+            Kind::Camp => 7,
+            Kind::Broadcast => 8,
         }
     }
 
@@ -59,6 +75,8 @@ impl Kind {
             4 => Kind::RandomAccessResponse,
             5 => Kind::Backoff,
             6 => Kind::Release,
+            7 => Kind::Camp,
+            8 => Kind::Broadcast,
             _ => return None,
         })
     }
@@ -96,7 +114,7 @@ pub enum Malformed {
 pub struct Header {
     /// What follows.
     pub kind: Kind,
-    /// The UE; 0 while it has none.
+    /// The UE; 0 while it has none; the channel of a broadcast.
     pub c_rnti: u16,
     /// The logical channel of an RLC PDU; else 0.
     pub lcid: u8,
@@ -115,6 +133,16 @@ impl Header {
     #[inline]
     pub const fn uplink(cell: u64, c_rnti: u16, lcid: u8) -> Header {
         Header { kind: Kind::Uplink, c_rnti, lcid, cell }
+    }
+
+    /// Of a wish for what a cell broadcasts.
+    pub const fn camp(cell: u64) -> Header {
+        Header { kind: Kind::Camp, c_rnti: 0, lcid: 0, cell }
+    }
+
+    /// Of an RRC message for all that camp, on the channel of [`BCH`], [`SI_RNTI`] or [`P_RNTI`].
+    pub const fn broadcast(cell: u64, channel: u16) -> Header {
+        Header { kind: Kind::Broadcast, c_rnti: channel, lcid: 0, cell }
     }
 
     /// Reads a datagram: its header and payload.
@@ -155,6 +183,8 @@ impl Header {
                 (of_ue && self.lcid == 0, octets == size_of::<ContentionIdentity>())
             }
             Kind::Release => (of_ue && self.lcid == 0, octets == 0),
+            Kind::Camp => (self.c_rnti == 0 && self.lcid == 0, octets == 0),
+            Kind::Broadcast => (matches!(self.c_rnti, BCH | SI_RNTI | P_RNTI) && self.lcid == 0, octets > 0),
         };
         match (fields, length) {
             (false, _) => Err(Malformed::Value),
@@ -197,7 +227,7 @@ mod tests {
 
     const CELL: u64 = 0x8_1234_5678;
 
-    fn examples() -> [(Header, &'static [u8]); 6] {
+    fn examples() -> [(Header, &'static [u8]); 10] {
         let control = |kind, c_rnti| Header { kind, c_rnti, lcid: 0, cell: CELL };
         [
             (Header::uplink(CELL, 0x4601, 4), &[0, 1, 2]),
@@ -206,6 +236,10 @@ mod tests {
             (control(Kind::RandomAccessResponse, 1), b"abcdef"),
             (control(Kind::Backoff, 0), b"abcdef"),
             (control(Kind::Release, 0x4601), b""),
+            (Header::camp(CELL), b""),
+            (Header::broadcast(CELL, BCH), b"MIB"),
+            (Header::broadcast(CELL, SI_RNTI), b"SIB1"),
+            (Header::broadcast(CELL, P_RNTI), b"Paging"),
         ]
     }
 
@@ -229,7 +263,7 @@ mod tests {
                 let found = Header::parse(&datagram[..length]);
                 match header.kind {
                     // Any payload of one octet or more is a PDU.
-                    Kind::Uplink if length > HEADER_LEN => assert!(found.is_ok()),
+                    Kind::Uplink | Kind::Broadcast if length > HEADER_LEN => assert!(found.is_ok()),
                     _ => assert!(matches!(found, Err(Malformed::Truncated | Malformed::Length)), "{length}"),
                 }
             }
@@ -256,6 +290,11 @@ mod tests {
                 }
             }
         }
+        for channel in [1, MAX_C_RNTI, P_RNTI - 1] {
+            let other = Header::broadcast(CELL, channel).datagram(b"MIB");
+            assert_eq!(Header::parse(&other), Err(Malformed::Value));
+        }
+        assert_eq!(Header::parse(&Header::camp(CELL).datagram(b"x")), Err(Malformed::Length));
         let lcid = Header { lcid: MAX_LCID + 1, ..examples()[0].0 };
         assert_eq!(Header::parse(&lcid.datagram(&[1])), Err(Malformed::Value));
         let c_rnti = Header { c_rnti: MAX_C_RNTI + 1, ..examples()[0].0 };
