@@ -14,7 +14,7 @@ pub struct Node {
     pub user_plane: UserPlane,
     /// What the worker has to say.
     pub events: mpsc::Receiver<Event>,
-    _workers: Vec<Worker>,
+    pub(crate) workers: Vec<Worker>,
 }
 
 /// Why a CU did not start.
@@ -29,6 +29,14 @@ pub enum StartError {
     /// There are too many interfaces.
     #[error("cu.f1u: {0}")]
     Interfaces(#[from] Refused),
+    /// F1-C could not be opened.
+    #[error("cu.f1c {address}: {source}; is the address of this host, and is no other CU running?")]
+    F1c {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// What the system said.
+        source: net::sctp::BindError,
+    },
     /// The worker's thread could not be started.
     #[error("cannot start the CU's worker: {0}; `cu.workers.cores` names the core on which it stays")]
     Worker(#[from] std::io::Error),
@@ -62,6 +70,6 @@ impl Node {
         let setup = Setup { section: "cu", workers: Some(1), dpdk: &config.dpdk, taps };
         let opened = interface::open(&setup, links)?;
         let workers = path::start_all(opened.workers, &config.workers, [relay])?;
-        Ok(Node { user_plane, events, _workers: workers })
+        Ok(Node { user_plane, events, workers })
     }
 }
