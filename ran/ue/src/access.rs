@@ -62,7 +62,7 @@ impl Accesses {
             self.0.push(Access { cell, du, identity, next_ns: now_ns, sent: 0, reply });
             return;
         };
-        let _ = reply.try_send(Err(refused));
+        let _ = reply.give(Err(refused));
     }
 
     /// When something is due.
@@ -72,20 +72,19 @@ impl Accesses {
 
     /// Calls `send` with the preambles that are due, and ends accesses that got no answer.
     pub(crate) fn turn(&mut self, now_ns: u64, mut send: impl FnMut(&[u8], SocketAddr)) {
-        self.0.retain_mut(|access| {
-            if access.next_ns > now_ns {
-                return true;
-            }
-            if access.sent == PREAMBLES {
-                let _ = access.reply.try_send(Err(Refused::NoAnswer));
-                return false;
-            }
+        let (given_up, kept): (Vec<Access>, Vec<Access>) = std::mem::take(&mut self.0)
+            .into_iter()
+            .partition(|access| access.next_ns <= now_ns && access.sent == PREAMBLES);
+        self.0 = kept;
+        for access in given_up {
+            let _ = access.reply.give(Err(Refused::NoAnswer));
+        }
+        for access in self.0.iter_mut().filter(|access| access.next_ns <= now_ns) {
             let header = Header { kind: Kind::Preamble, c_rnti: 0, lcid: 0, cell: access.cell };
             send(&header.datagram(&access.identity), access.du);
             access.sent += 1;
             access.next_ns = now_ns + REPEAT_NS;
-            true
-        });
+        }
     }
 
     /// Handles an answer; `None` when it is not to one of ours, or asks to wait.

@@ -95,10 +95,12 @@ pub enum Refused {
 /// What has happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// An RRC message on SRB0.
+    /// An RRC message.
     Rrc {
         /// The UE.
         ue: UeId,
+        /// Logical channel of its signalling bearer: 0, 1 or 2; on SRB1 and SRB2 with PDCP's header.
+        lcid: u8,
         /// The message.
         message: Vec<u8>,
     },
@@ -107,9 +109,43 @@ pub enum Event {
         /// The UE.
         ue: UeId,
     },
+    /// An RRC message was sent as often as allowed, and not acknowledged.
+    RadioLinkFailure {
+        /// The UE.
+        ue: UeId,
+    },
+    /// An RRC message for all that camp in a cell.
+    Broadcast {
+        /// The cell.
+        cell: NrCellId,
+        /// Its DU.
+        du: SocketAddr,
+        /// [`l2::uu::BCH`], [`l2::uu::SI_RNTI`] or [`l2::uu::P_RNTI`].
+        channel: u16,
+        /// The message.
+        message: Vec<u8>,
+    },
 }
 
-pub(crate) type Reply<T> = SyncSender<Result<T, Refused>>;
+/// Where the result of a command goes that takes a while.
+pub(crate) enum Reply<T> {
+    /// To a thread that waits.
+    Sync(SyncSender<Result<T, Refused>>),
+    /// To a task that waits.
+    Async(tokio::sync::oneshot::Sender<Result<T, Refused>>),
+}
+
+impl<T> Reply<T> {
+    /// Gives the result; the result comes back if nobody waits any more.
+    pub(crate) fn give(self, result: Result<T, Refused>) -> Result<(), Result<T, Refused>> {
+        match self {
+            Reply::Sync(sender) => sender.try_send(result).map_err(|error| match error {
+                TrySendError::Full(result) | TrySendError::Disconnected(result) => result,
+            }),
+            Reply::Async(sender) => sender.send(result),
+        }
+    }
+}
 
 /// A handle on the user plane; clones refer to the same one.
 #[derive(Clone, Debug)]
@@ -168,7 +204,7 @@ impl Control {
     ) -> Result<UeId, Refused> {
         let (reply, answer) = mpsc::sync_channel(1);
         let begin = move |ues: &mut UserPlane, now_ns, _: &mut Ports| {
-            ues.begin_access(cell, du, identity, now_ns, reply)
+            ues.begin_access(cell, du, identity, now_ns, Reply::Sync(reply));
         };
         self.calls.post(begin).map_err(|_| Refused::NotRunning)?;
         answer.recv_timeout(ACCESS_PATIENCE).unwrap_or(Err(Refused::NotRunning))
@@ -227,7 +263,48 @@ impl Control {
     /// # Errors
     /// See [`Refused`].
     pub fn send_rrc(&self, ue: UeId, message: Vec<u8>) -> Result<(), Refused> {
-        self.ask(move |ues, _, ports| ues.send_rrc(ue, &message, ports))
+        self.ask(move |ues, now_ns, ports| ues.send_rrc(ue, 0, message, now_ns, ports))
+    }
+
+    /// Executes something on the worker, without blocking the caller's thread.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&mut UserPlane, u64, &mut Ports) -> Result<T, Refused> + Send + 'static,
+    ) -> Result<T, Refused> {
+        let (sender, result) = tokio::sync::oneshot::channel();
+        let posted = self.calls.post(move |ues, now_ns, ports| {
+            // Who does not wait any more does not want the result.
+            let _ = sender.send(call(ues, now_ns, ports));
+        });
+        posted.map_err(|_| Refused::NotRunning)?;
+        match net::time::timeout(PATIENCE, result).await {
+            Ok(Ok(result)) => result,
+            _ => Err(Refused::NotRunning),
+        }
+    }
+
+    /// Executes something on the worker when it comes to it.
+    pub(crate) fn post(&self, call: impl FnOnce(&mut UserPlane, u64, &mut Ports) + Send + 'static) {
+        // Without a worker there is nothing to do.
+        let _ = self.calls.post(call);
+    }
+
+    /// As [`Control::access`], without blocking the caller's thread.
+    pub(crate) async fn access_async(
+        &self,
+        cell: NrCellId,
+        du: SocketAddr,
+        identity: ContentionIdentity,
+    ) -> Result<UeId, Refused> {
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        let begin = move |ues: &mut UserPlane, now_ns, _: &mut Ports| {
+            ues.begin_access(cell, du, identity, now_ns, Reply::Async(reply));
+        };
+        self.calls.post(begin).map_err(|_| Refused::NotRunning)?;
+        match net::time::timeout(ACCESS_PATIENCE, answer).await {
+            Ok(Ok(answer)) => answer,
+            _ => Err(Refused::NotRunning),
+        }
     }
 
     fn ask<T: Send + 'static>(

@@ -17,9 +17,12 @@ use telemetry::DropReason;
 use types::{NrCellId, Qfi};
 
 use crate::access::{Accesses, Answered};
+use crate::camps::Camps;
 use crate::control::{
     self, BearerId, BearerSetup, Control, Ends, Event, Events, Refused, Reply, SessionId, UeId,
 };
+use crate::sink::Sink;
+use crate::srb::AM_BEARERS;
 use crate::state::{Bearer, State};
 use crate::stats::{SessionStats, Stats};
 use crate::tuns::{peer_of, session_of};
@@ -36,16 +39,19 @@ const PREFIX: usize = uu::HEADER_LEN + 1;
 /// The user plane of UEs; see the crate.
 pub struct UserPlane {
     home: Arc<dyn Pool>,
-    state: State,
+    pub(crate) state: State,
     accesses: Accesses,
     outputs: Outputs,
     /// Packets that leave besides those of the vector.
-    extra: Vector,
-    extra_outputs: Outputs,
+    pub(crate) extra: Vector,
+    pub(crate) extra_outputs: Outputs,
     /// When to look after bearers.
     due: BinaryHeap<Reverse<(u64, u32)>>,
+    /// When to look after the signalling bearers of UEs.
+    pub(crate) srbs_due: BinaryHeap<Reverse<(u64, u32)>>,
+    camps: Camps,
     ends: Ends,
-    stats: Arc<Stats>,
+    pub(crate) stats: Arc<Stats>,
 }
 
 impl UserPlane {
@@ -61,6 +67,8 @@ impl UserPlane {
             extra: Vector::new(VECTOR, PACKET_LEN),
             extra_outputs: Outputs::new(2),
             due: BinaryHeap::new(),
+            srbs_due: BinaryHeap::new(),
+            camps: Camps::default(),
             ends,
             stats,
         };
@@ -141,20 +149,53 @@ impl UserPlane {
         self.state.remove_bearer(bearer.0)
     }
 
-    /// Sends an RRC message; see [`Control::send_rrc`].
+    /// Gives a UE's C-RNTI back to its DU, and removes the UE.
     ///
     /// # Errors
     /// See [`Refused`].
-    pub fn send_rrc(&mut self, ue: UeId, message: &[u8], ports: &mut Ports) -> Result<(), Refused> {
-        let ue = self.state.ues.get(ue.0).ok_or(Refused::Unknown)?;
-        let datagram = Header::uplink(ue.cell, ue.c_rnti, 0).datagram(message);
-        let du = ue.du;
-        if message.is_empty() || !self.push_extra(&datagram, du, ports) {
+    pub fn leave(&mut self, ue: UeId, ports: &mut Ports) -> Result<(), Refused> {
+        let known = self.state.ues.get(ue.0).ok_or(Refused::Unknown)?;
+        let header = Header { kind: Kind::Release, c_rnti: known.c_rnti, lcid: 0, cell: known.cell };
+        let du = known.du;
+        self.send_datagram(&header.datagram(&[]), du, ports);
+        self.remove_ue(ue)
+    }
+
+    /// Wants what a cell broadcasts from now on.
+    pub fn camp(&mut self, cell: NrCellId, du: SocketAddr) {
+        self.camps.add(cell.value(), du);
+    }
+
+    /// Gives packets for a session that no TUN device takes to `sink`, and router advertisements always.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn give_packets_to(&mut self, session: SessionId, sink: Sink) -> Result<(), Refused> {
+        self.state.give_packets_to(session.0, sink)
+    }
+
+    /// Sends a packet of a session as if it came from its TUN device.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn send_packet(
+        &mut self,
+        session: SessionId,
+        packet: &[u8],
+        ports: &mut Ports,
+    ) -> Result<(), Refused> {
+        let known = self.state.sessions.get(session.0).ok_or(Refused::Unknown)?;
+        let bearer = known.uplink;
+        if !self.push_extra(packet, NO_PEER, ports) {
             return Err(Refused::Value);
         }
-        self.extra_outputs.push(UU as u8, self.extra.len() - 1);
+        let at = self.extra.len() - 1;
+        let bearer = self.state.bearers.get_mut(bearer).ok_or(Refused::Unknown)?;
+        match send_on(bearer, &mut self.extra.frame_mut(at), &self.stats) {
+            Ok(()) => self.extra_outputs.push(UU as u8, at),
+            Err(reason) => self.stats.drops.count(reason),
+        }
         self.send_extra(ports);
-        self.stats.rrc.add(1);
         Ok(())
     }
 
@@ -172,7 +213,7 @@ impl UserPlane {
     }
 
     /// Puts a packet into the vector of those that leave besides; `false` if it is too long.
-    fn push_extra(&mut self, packet: &[u8], to: SocketAddr, ports: &mut Ports) -> bool {
+    pub(crate) fn push_extra(&mut self, packet: &[u8], to: SocketAddr, ports: &mut Ports) -> bool {
         if self.extra.len() == self.extra.capacity() {
             self.send_extra(ports);
         }
@@ -186,7 +227,7 @@ impl UserPlane {
         self.outputs.clear();
     }
 
-    fn send_extra(&mut self, ports: &mut Ports) {
+    pub(crate) fn send_extra(&mut self, ports: &mut Ports) {
         if self.extra.is_empty() {
             return;
         }
@@ -204,15 +245,7 @@ impl UserPlane {
         let session = session_of(*frame.peer).and_then(|number| self.state.sessions.get(number));
         let bearer = session.and_then(|session| self.state.bearers.get_mut(session.uplink));
         let bearer = bearer.ok_or(DropReason::NoBearer)?;
-        let octets = frame.len();
-        if bearer.uplink_header {
-            let headroom = frame.headroom().last_mut().ok_or(DropReason::TooBig)?;
-            *headroom = Uplink::Data(bearer.flow).encode();
-            frame.grow_front(sdap::HEADER_LEN);
-        }
-        seal(bearer, &mut frame)?;
-        bearer.stats.uplink.count(octets);
-        self.stats.uplink.count(octets);
+        send_on(bearer, &mut frame, &self.stats)?;
         self.outputs.push(UU as u8, at);
         Ok(())
     }
@@ -233,10 +266,18 @@ impl UserPlane {
             answered.into_iter().for_each(|answered| self.accessed(answered));
             return Ok(());
         }
+        if header.kind == Kind::Broadcast {
+            let (header, message, du) = (header, pdu.to_vec(), *frame.peer);
+            return self.broadcast(&header, message, du);
+        }
         let ue_number = self.state.ue_of(&header, *frame.peer).ok_or(DropReason::UnknownBearer)?;
         let ue = self.state.ues.get(ue_number).ok_or(DropReason::UnknownBearer)?;
         if header.kind != Kind::Downlink || header.lcid == 0 {
             return self.tell(ue_number, &header, pdu);
+        }
+        if usize::from(header.lcid) <= AM_BEARERS {
+            let (lcid, pdu) = (header.lcid, pdu.to_vec());
+            return self.receive_rrc(ue_number, lcid, &pdu, now_ns, ports);
         }
         let number = ue.bearers.get(usize::from(header.lcid)).copied().unwrap_or(0);
         let bearer = self.state.bearers.get_mut(number).ok_or(DropReason::UnknownBearer)?;
@@ -250,9 +291,10 @@ impl UserPlane {
                 frame.trim_front(sdu.start);
                 let waits = bearer.rx.held().0 > 0;
                 let delivered = deliver(bearer, &mut frame, &self.stats);
-                if delivered.is_ok() {
+                if delivered == Ok(true) {
                     self.outputs.push(TUN as u8, at);
                 }
+                let delivered = delivered.map(drop);
                 if waits {
                     // Later packets of this vector must not overtake those that have waited.
                     self.send_outputs(vector, ports);
@@ -343,8 +385,9 @@ impl UserPlane {
         }
         let at = self.extra.len() - 1;
         let bearer = self.state.bearers.get_mut(number).ok_or(DropReason::UnknownBearer)?;
-        deliver(bearer, &mut self.extra.frame_mut(at), &self.stats)?;
-        self.extra_outputs.push(TUN as u8, at);
+        if deliver(bearer, &mut self.extra.frame_mut(at), &self.stats)? {
+            self.extra_outputs.push(TUN as u8, at);
+        }
         Ok(())
     }
 
@@ -352,8 +395,10 @@ impl UserPlane {
     #[cold]
     fn accessed(&mut self, answered: Answered) {
         let Answered { cell, du, c_rnti, reply } = answered;
-        // Who does not wait for the answer any more has been told that there is none.
-        let _ = reply.try_send(self.state.add_ue(cell, du, c_rnti).map(UeId));
+        // Who does not wait for the answer any more has no use for the UE. The DU forgets it as it hears nothing.
+        if let Err(Ok(ue)) = reply.give(self.state.add_ue(cell, du, c_rnti).map(UeId)) {
+            let _ = self.state.remove_ue(ue.0);
+        }
     }
 
     /// Sends the preambles that are due.
@@ -375,13 +420,27 @@ impl UserPlane {
         let event = match header.kind {
             Kind::Downlink => {
                 self.stats.rrc.add(1);
-                Event::Rrc { ue, message: payload.to_vec() }
+                Event::Rrc { ue, lcid: 0, message: payload.to_vec() }
             }
             Kind::Release => Event::ReleasedByDu { ue },
             // Only UEs send these.
             _ => return Err(DropReason::UuMalformed),
         };
+        self.tell_control(event)
+    }
+
+    pub(crate) fn tell_control(&mut self, event: Event) -> Result<(), DropReason> {
         if self.ends.tell(event) { Ok(()) } else { Err(DropReason::ControlOverflow) }
+    }
+
+    /// Passes on what a cell broadcasts, if it is one in which UEs camp.
+    #[cold]
+    fn broadcast(&mut self, header: &Header, message: Vec<u8>, du: SocketAddr) -> Result<(), DropReason> {
+        if !self.camps.hear(header.cell, du) {
+            return Err(DropReason::UnknownBearer);
+        }
+        let cell = NrCellId::new(header.cell).map_err(|_| DropReason::UuMalformed)?;
+        self.tell_control(Event::Broadcast { cell, du, channel: header.c_rnti, message })
     }
 
     /// Sees to it that a bearer is looked after when something of it has waited too long.
@@ -415,6 +474,21 @@ impl UserPlane {
     }
 }
 
+/// Makes the frame, a packet, a datagram on its way to the DU.
+#[inline(always)]
+fn send_on(bearer: &mut Bearer, frame: &mut FrameMut<'_>, stats: &Stats) -> Result<(), DropReason> {
+    let octets = frame.len();
+    if bearer.uplink_header {
+        let headroom = frame.headroom().last_mut().ok_or(DropReason::TooBig)?;
+        *headroom = Uplink::Data(bearer.flow).encode();
+        frame.grow_front(sdap::HEADER_LEN);
+    }
+    seal(bearer, frame)?;
+    bearer.stats.uplink.count(octets);
+    stats.uplink.count(octets);
+    Ok(())
+}
+
 /// Makes the frame, an SDU of PDCP, a datagram on its way to the DU.
 #[inline(always)]
 fn seal(bearer: &mut Bearer, frame: &mut FrameMut<'_>) -> Result<(), DropReason> {
@@ -439,9 +513,9 @@ fn seal(bearer: &mut Bearer, frame: &mut FrameMut<'_>) -> Result<(), DropReason>
     Ok(())
 }
 
-/// Makes the frame, an SDAP PDU, a packet on its way to the session's TUN device.
+/// Makes the frame, an SDAP PDU, a packet on its way to the session's TUN device. `false`: control takes it.
 #[inline(always)]
-fn deliver(bearer: &mut Bearer, frame: &mut FrameMut<'_>, stats: &Stats) -> Result<(), DropReason> {
+fn deliver(bearer: &mut Bearer, frame: &mut FrameMut<'_>, stats: &Stats) -> Result<bool, DropReason> {
     if bearer.downlink_header {
         let Some(first) = frame.packet().first().copied() else { return Err(DropReason::PdcpMalformed) };
         let header = DownlinkHeader::decode(first);
@@ -458,7 +532,11 @@ fn deliver(bearer: &mut Bearer, frame: &mut FrameMut<'_>, stats: &Stats) -> Resu
     *frame.peer = peer_of(bearer.session);
     bearer.stats.downlink.count(frame.len());
     stats.downlink.count(frame.len());
-    Ok(())
+    let control_takes = match &bearer.sink {
+        Some(sink) => sink.takes(frame.packet()),
+        None => false,
+    };
+    Ok(!control_takes)
 }
 
 impl Graph for UserPlane {
@@ -486,11 +564,17 @@ impl Graph for UserPlane {
             call(self, now_ns, ports);
         }
         self.look_after(now_ns, ports);
+        self.look_after_srbs(now_ns, ports);
         if self.accesses.next_ns().is_some_and(|next_ns| next_ns <= now_ns) {
             self.send_preambles(now_ns, ports);
         }
-        let due = self.due.peek().map(|Reverse(due)| due.0);
-        due.into_iter().chain(self.accesses.next_ns()).min()
+        if self.camps.next_ns().is_some_and(|next_ns| next_ns <= now_ns) {
+            for (camp, du) in self.camps.due(now_ns) {
+                self.send_datagram(&camp, du, ports);
+            }
+        }
+        let due = [&self.due, &self.srbs_due].map(|heap| heap.peek().map(|Reverse(due)| due.0));
+        due.into_iter().flatten().chain(self.accesses.next_ns()).chain(self.camps.next_ns()).min()
     }
 
     fn recover(&mut self, lost: usize) {

@@ -15,16 +15,26 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod camps;
+mod connection;
 pub mod control;
 mod graph;
+pub mod rrc;
+mod sink;
+mod srb;
 mod state;
 mod stats;
 mod tuns;
+mod ues;
 
 #[cfg(test)]
 mod tests;
 
+pub use ::rrc::message::EstablishmentCause;
+pub use connection::{Bearer, ConnectError, Connection, Downlink, Lost};
 pub use control::{BearerId, BearerSetup, Control, Event, Events, Refused, SessionId, UeId};
 pub use graph::{TUN, UU, UserPlane};
+pub use sink::{Packets, Sink};
 pub use stats::{SessionStats, Stats};
 pub use tuns::{Devices, Tuns};
+pub use ues::{Camping, Cell, CellConfig, Config, StartError, Totals, Ues};

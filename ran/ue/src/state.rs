@@ -13,6 +13,8 @@ use pktio::Peers;
 use types::Qfi;
 
 use crate::control::{BearerSetup, Refused};
+use crate::sink::Sink;
+use crate::srb::{AM_BEARERS, Srb};
 use crate::stats::SessionStats;
 
 /// Bits of a number that are the position in its table; the others count who had the place before.
@@ -95,6 +97,10 @@ pub(crate) struct Ue {
     /// Numbers of bearers by logical channel; 0 for none.
     pub(crate) bearers: [u32; uu::MAX_LCID as usize + 1],
     sessions: Vec<u32>,
+    /// SRB1 and SRB2.
+    pub(crate) srbs: [Option<Box<Srb>>; AM_BEARERS],
+    /// When they are looked after, if that is planned.
+    pub(crate) srb_due_ns: Option<u64>,
 }
 
 /// A PDU session.
@@ -104,6 +110,7 @@ pub(crate) struct Session {
     entity: Entity,
     /// Number of the bearer of its uplink packets; 0 for none.
     pub(crate) uplink: u32,
+    sink: Option<Sink>,
     pub(crate) stats: Arc<SessionStats>,
 }
 
@@ -125,6 +132,8 @@ pub(crate) struct Bearer {
     pub(crate) rlc: um::Rx,
     /// When it is looked after, if it is planned.
     pub(crate) due_ns: Option<u64>,
+    /// Where packets go that no TUN device takes, if control wants them.
+    pub(crate) sink: Option<Sink>,
     pub(crate) stats: Arc<SessionStats>,
 }
 
@@ -173,7 +182,17 @@ impl State {
         }
         let peer = at as u16 + 1;
         let bearers = [0; uu::MAX_LCID as usize + 1];
-        let number = self.ues.add(Ue { cell: identity, c_rnti, du, peer, bearers, sessions: Vec::new() })?;
+        let ue = Ue {
+            cell: identity,
+            c_rnti,
+            du,
+            peer,
+            bearers,
+            sessions: Vec::new(),
+            srbs: [const { None }; AM_BEARERS],
+            srb_due_ns: None,
+        };
+        let number = self.ues.add(ue)?;
         self.cells[at].ues[place] = number;
         Ok(number)
     }
@@ -206,7 +225,8 @@ impl State {
     pub(crate) fn add_session(&mut self, ue: u32, flow: Qfi) -> Result<(u32, Arc<SessionStats>), Refused> {
         let stats = Arc::<SessionStats>::default();
         let owner = self.ues.get_mut(ue).ok_or(Refused::Unknown)?;
-        let session = Session { ue, flow, entity: Entity::new(), uplink: 0, stats: Arc::clone(&stats) };
+        let session =
+            Session { ue, flow, entity: Entity::new(), uplink: 0, sink: None, stats: Arc::clone(&stats) };
         let number = self.sessions.add(session)?;
         owner.sessions.push(number);
         Ok((number, stats))
@@ -268,6 +288,7 @@ impl State {
             rx,
             rlc: um::Rx::new(rlc, nanoseconds(t_reassembly), REASSEMBLY_LIMIT),
             due_ns: None,
+            sink: session.sink.clone(),
             stats: Arc::clone(&session.stats),
         };
         let number = self.bearers.add(bearer)?;
@@ -277,6 +298,18 @@ impl State {
             session.uplink = number;
         }
         Ok((number, markers))
+    }
+
+    /// Gives a session's packets to control, on its bearers of now and those to come.
+    pub(crate) fn give_packets_to(&mut self, number: u32, sink: Sink) -> Result<(), Refused> {
+        let session = self.sessions.get_mut(number).ok_or(Refused::Unknown)?;
+        session.sink = Some(sink.clone());
+        for bearer in self.ues.get(session.ue).map_or([0; _], |ue| ue.bearers) {
+            if let Some(bearer) = self.bearers.get_mut(bearer).filter(|bearer| bearer.session == number) {
+                bearer.sink = Some(sink.clone());
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn remove_bearer(&mut self, number: u32) -> Result<(), Refused> {

@@ -21,6 +21,7 @@ use pktio::{VECTOR, Vector};
 use telemetry::DropReason;
 use types::{Key, NrCellId, Qfi};
 
+use crate::control::Reply;
 use crate::control::{BearerSetup, Event, Events, Refused, SessionId, UeId};
 use crate::graph::{TUN, UU, UserPlane};
 use crate::stats::SessionStats;
@@ -354,15 +355,18 @@ fn a_flow_that_moves_ends_with_a_marker() {
 fn control_hears_of_rrc_and_release() {
     let mut world = World::new();
     let (ue, _, _) = world.session(0x4601, 1);
-    world.ue.send_rrc(ue, b"setup request", &mut world.ports).unwrap();
+    world.ue.send_rrc(ue, 0, b"setup request".to_vec(), world.now_ns, &mut world.ports).unwrap();
     let (sent, _) = world.uu.take().pop().unwrap();
     assert_eq!(Header::parse(&sent).unwrap(), (Header::uplink(CELL, 0x4601, 0), &b"setup request"[..]));
-    assert_eq!(world.ue.send_rrc(ue, b"", &mut world.ports), Err(Refused::Value));
-    assert_eq!(world.ue.send_rrc(ue, &[1; 20_000], &mut world.ports), Err(Refused::Value));
+    assert_eq!(world.ue.send_rrc(ue, 0, Vec::new(), world.now_ns, &mut world.ports), Err(Refused::Value));
+    assert_eq!(
+        world.ue.send_rrc(ue, 0, vec![1; 20_000], world.now_ns, &mut world.ports),
+        Err(Refused::Value)
+    );
     world.down(&Header::downlink(CELL, 0x4601, 0).datagram(b"setup"));
     world.down(&Header { kind: Kind::Release, c_rnti: 0x4601, lcid: 0, cell: CELL }.octets());
     let next = || world.events.next(Duration::ZERO);
-    assert_eq!(next(), Some(Event::Rrc { ue, message: b"setup".to_vec() }));
+    assert_eq!(next(), Some(Event::Rrc { ue, lcid: 0, message: b"setup".to_vec() }));
     assert_eq!(next(), Some(Event::ReleasedByDu { ue }));
     assert_eq!((next(), world.all_dropped()), (None, 0));
 }
@@ -373,7 +377,7 @@ fn random_access_is_repeated_until_it_is_answered() {
     let mut world = World::new();
     let (reply, answer) = std::sync::mpsc::sync_channel(1);
     let identity = *b"random";
-    world.ue.begin_access(cell(), du(), identity, world.now_ns, reply);
+    world.ue.begin_access(cell(), du(), identity, world.now_ns, Reply::Sync(reply));
     let preamble = Header { kind: Kind::Preamble, c_rnti: 0, lcid: 0, cell: CELL }.datagram(&identity);
     let to_du = || vec![(preamble.clone(), du())];
     let answer_of =
@@ -392,11 +396,11 @@ fn random_access_is_repeated_until_it_is_answered() {
     // A repeated answer finds nothing to do.
     world.down(&answer_of(Kind::RandomAccessResponse, 9, &identity));
     assert_eq!((world.step(), world.uu.take()), (None, vec![]));
-    world.ue.send_rrc(ue, b"setup request", &mut world.ports).unwrap();
+    world.ue.send_rrc(ue, 0, b"setup request".to_vec(), world.now_ns, &mut world.ports).unwrap();
     let header = Header::parse(&world.uu.take()[0].0).unwrap().0;
     assert_eq!(header, Header::uplink(CELL, 9, 0));
     let (reply, answer) = std::sync::mpsc::sync_channel(1);
-    world.ue.begin_access(cell(), du(), identity, world.now_ns, reply);
+    world.ue.begin_access(cell(), du(), identity, world.now_ns, Reply::Sync(reply));
     while let Some(due_ns) = world.step() {
         world.now_ns = due_ns;
     }
