@@ -93,6 +93,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                     findings.extend(configured(&node));
                     findings.extend(af_xdp::devices(&upf, &local_addresses()));
                     findings.extend(memif::memifs(&upf));
+                    for unit in crate::gnb::units(&config) {
+                        findings.extend(workers::workers(unit.name, unit.workers, &unit.links));
+                        findings.extend(af_xdp::devices(&unit.links, &local_addresses()));
+                        findings.extend(memif::memifs(&unit.links));
+                    }
                     findings.push(access_tokens(&config.sbi));
                     findings.push(certificates(&config));
                 }

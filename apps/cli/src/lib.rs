@@ -22,6 +22,7 @@ pub mod certs;
 pub mod config;
 pub mod demo;
 pub mod doctor;
+mod gnb;
 pub mod live;
 mod metrics;
 pub mod ran;

@@ -48,6 +48,10 @@ async fn render(run_dir: &std::path::Path, names: &[String]) -> String {
             }
             "amf" => gauges(&mut out, &status["detail"], &AMF_GAUGES),
             "smf" => gauges(&mut out, &status["detail"], &SMF_GAUGES),
+            "cu" => {
+                gauges(&mut out, &status["detail"], &CU_GAUGES);
+                unit(&mut out, "cu", &oam::call(&socket, "GET", "/stats", None).await.unwrap_or_default());
+            }
             _ => {}
         }
     }
@@ -65,6 +69,36 @@ const AMF_GAUGES: [Named; 3] = [
 ];
 const SMF_GAUGES: [Named; 1] =
     [("sessions", "fivegs_smffunction_sm_sessionnbr", "PDU sessions (SM.SessionNbr).")];
+
+const CU_GAUGES: [Named; 3] = [
+    ("ues", "fivegs_gnbcu_rrc_connectedues", "UEs with an RRC connection."),
+    ("f1_dus", "fivegs_gnbcu_f1_dunbr", "DUs with an F1-C association."),
+    ("f1_cells", "fivegs_gnbcu_f1_cellnbr", "Cells of these DUs."),
+];
+
+/// Metrics of a gNB unit's answer to `/stats`: packets and octets by interface or direction, drops by reason, and events.
+fn unit(out: &mut Exposition, name: &str, stats: &Value) {
+    for (what, unit) in [("packets", "Packets"), ("bytes", "Octets")] {
+        let help = format!("{unit} of the user plane, by interface and direction.");
+        let mut all = out.metric(&format!("fivegs_gnb{name}_interface_{what}"), Kind::Counter, &help);
+        for (interface, directions) in stats["interfaces"].as_object().into_iter().flatten() {
+            for direction in ["uplink", "downlink"] {
+                let labels = [("interface", interface.as_str()), ("direction", direction)];
+                all.sample(&labels, directions[direction][what].as_f64().unwrap_or(0.0));
+            }
+        }
+    }
+    let help = "Packets not forwarded, by reason.";
+    let mut drops = out.metric(&format!("fivegs_gnb{name}_droppedpkt"), Kind::Counter, help);
+    for reason in DropReason::ALL {
+        drops.sample(&[("reason", reason.name())], stats["drops"][reason.name()].as_f64().unwrap_or(0.0));
+    }
+    for (event, count) in stats["events"].as_object().into_iter().flatten() {
+        let help = format!("Events of the user plane: {}.", event.replace('_', " "));
+        let value = count.as_f64().unwrap_or(0.0);
+        out.metric(&format!("fivegs_gnb{name}_{event}"), Kind::Counter, &help).sample(&[], value);
+    }
+}
 
 fn gauges(out: &mut Exposition, answer: &Value, of: &[Named]) {
     for (member, name, help) in of {
@@ -205,6 +239,20 @@ mod tests {
             "fivegs_ep_n4_pfcp_received 11",
         ] {
             assert!(text.lines().any(|of| of == line), "{line}\n{text}");
+        }
+        let mut out = Exposition::new();
+        let of = |packets: u64| json!({"packets": packets, "bytes": 10 * packets});
+        let stats = json!({"interfaces": {"n3": {"uplink": of(3), "downlink": of(4)}}, "drops": {"no_bearer": 2}, "events": {"echo_requests": 1}});
+        unit(&mut out, "cu", &stats);
+        let of_unit = out.into_text();
+        for line in [
+            "fivegs_gnbcu_interface_packets{interface=\"n3\",direction=\"uplink\"} 3",
+            "fivegs_gnbcu_interface_bytes{interface=\"n3\",direction=\"downlink\"} 40",
+            "fivegs_gnbcu_droppedpkt{reason=\"no_bearer\"} 2",
+            "fivegs_gnbcu_droppedpkt{reason=\"rate_limit\"} 0",
+            "fivegs_gnbcu_echo_requests 1",
+        ] {
+            assert!(of_unit.lines().any(|of| of == line), "{line}\n{of_unit}");
         }
         let reasons = text.lines().filter(|line| line.contains("{reason=")).count();
         assert_eq!(reasons, DropReason::COUNT);

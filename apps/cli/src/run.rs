@@ -14,24 +14,25 @@ use net::capability::Capability;
 use net::sctp::SctpMode;
 use nf::metrics::MetricsServer;
 use nf::oam;
+use pktio::interface::{Backend, LinkConfig};
 use pktio::memif::Role;
 use store::Store;
 use tokio::signal::unix::{SignalKind, signal};
-use upf::interface::Backend;
 
 use crate::ConfigArg;
 use crate::config::{self, Config, SECTIONS, de};
-use crate::metrics;
+use crate::{gnb, metrics};
 
 /// Options of `godwit run`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
     config: ConfigArg,
-    /// Network functions of this process, for example amf,smf. All when not given.
+    /// Network functions of this process, for example amf,smf. All of the core when not given; the units of a gNB, cu and
+    /// du, run by their names only.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = nf_name)]
     nf: Vec<&'static str>,
-    /// Write pcapng captures of N2, N3, N4, N6 and SBI into this folder.
+    /// Write pcapng captures of N2, N3, N4, N6, SBI, F1-C, F1-U and uu into this folder.
     #[arg(long, value_name = "DIR")]
     pcap: Option<PathBuf>,
     /// Log filter, instead of `log` in the configuration.
@@ -42,12 +43,15 @@ pub struct Args {
 /// Reads the name of an NF.
 fn nf_name(text: &str) -> Result<&'static str, String> {
     let text = text.trim().to_lowercase();
-    if let Some(name) = SECTIONS.iter().find(|name| **name == text) {
+    if let Some(name) = config::runnable().find(|name| *name == text) {
         return Ok(name);
     }
-    match de::did_you_mean(&text, SECTIONS.iter().copied()) {
+    match de::did_you_mean(&text, config::runnable()) {
         Some(candidate) => Err(format!("no such network function; did you mean `{candidate}`?")),
-        None => Err(format!("no such network function; there are {}", SECTIONS.join(", "))),
+        None => {
+            let all = config::runnable().collect::<Vec<_>>().join(", ");
+            Err(format!("no such network function; there are {all}"))
+        }
     }
 }
 
@@ -59,6 +63,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = config::load(&args.config.config)?;
     telemetry::log::init(args.log.as_deref().unwrap_or(&config.log))?;
     let names: Vec<&str> = if args.nf.is_empty() { SECTIONS.to_vec() } else { args.nf.clone() };
+    gnb::sections(&config, &names)
+        .map_err(|problems| config::Problems { file: args.config.config.clone(), problems })?;
     // The limit and the capabilities apply to threads that start later, so both are set before the
     // first thread.
     open_files()?;
@@ -67,7 +73,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let own = [&config.run_dir, &config.store, &config.store_key].map(Some);
     let folders = own.into_iter().chain([trust, args.pcap.as_ref()]);
     let folder = folders.flatten().find_map(|path| folder_of_another(path));
-    if let Some(folder) = folder.or_else(|| names.contains(&"upf").then(|| socket_of_another(&config.upf))?) {
+    if let Some(folder) = folder.or_else(|| socket_of_another(links(&config, &names))) {
         let capability = Capability::DacOverride;
         if capability.held() {
             let (name, folder) = (capability.name(), folder.display());
@@ -82,7 +88,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
-        let capture = args.pcap.as_ref().map(|folder| capture(folder, &config)).transpose()?;
+        let capture = args.pcap.as_ref().map(|folder| capture(folder, &config, &names)).transpose()?;
         let mut core = Core::new(&config, &names)?;
         core.taps = capture.as_ref().map(pktio::capture::Capture::taps);
         let run = async {
@@ -130,18 +136,19 @@ fn open_files() -> anyhow::Result<()> {
 /// The kept ones are needed again when an interface was deleted and has to be created again.
 fn needed_capabilities(config: &Config, names: &[&str], capture: bool) -> Vec<Capability> {
     let runs = |name: &str| names.contains(&name);
-    let upf = &config.upf;
-    let backends = || upf.interfaces.iter().map(|interface| interface.link.backend);
-    let uses = |backend| runs("upf") && backends().any(|used| used == backend);
-    let raw_sctp = runs("amf") && matches!(config.amf.sctp, SctpMode::Auto | SctpMode::Raw);
-    // The SMF receives bursts of PFCP responses: the buffer of its socket may have to exceed the
-    // system's limit.
-    let netlink = runs("upf") || runs("smf");
+    let uses = |backend| links(config, names).any(|link| link.backend == backend);
+    let is_raw = |mode| matches!(mode, SctpMode::Auto | SctpMode::Raw);
+    let raw_sctp = (runs("amf") && is_raw(config.amf.sctp)) || gnb::sctp(config, names).any(is_raw);
+    let units = config::GNB_SECTIONS.iter().any(|unit| runs(unit));
+    // The SMF receives bursts of PFCP responses, and a unit of a gNB bursts of packets: the buffers of their sockets may
+    // have to exceed the system's limit.
+    let netlink = runs("upf") || runs("smf") || units;
+    let packets = uses(Backend::AfXdp) || uses(Backend::Dpdk);
     let low_port = sbi_ports(config).iter().any(|(name, port)| runs(name) && *port < 1024)
         || config.metrics.is_some_and(|metrics| metrics.port() < 1024);
     let needed = [
         (Capability::NetAdmin, netlink),
-        (Capability::NetRaw, runs("upf") || raw_sctp || capture),
+        (Capability::NetRaw, runs("upf") || raw_sctp || capture || packets),
         (Capability::NetBindService, low_port),
         (Capability::Bpf, uses(Backend::AfXdp)),
         (Capability::IpcLock, uses(Backend::AfXdp) || uses(Backend::Dpdk)),
@@ -153,11 +160,18 @@ fn needed_capabilities(config: &Config, names: &[&str], capture: bool) -> Vec<Ca
     needed.into_iter().filter(|(_, needed)| *needed).map(|(capability, _)| capability).collect()
 }
 
+/// The links of the user planes of this process.
+fn links<'a>(config: &'a Config, names: &[&str]) -> impl Iterator<Item = &'a LinkConfig> {
+    let upf = names.contains(&"upf").then_some(&config.upf);
+    let upf = upf.into_iter().flat_map(|upf| upf.interfaces.iter().map(|interface| &interface.link));
+    upf.chain(gnb::links(config, names).into_iter().map(|(_, link)| link))
+}
+
 /// The socket of a memif, or its folder, to which only another user may write. A server makes its socket; a client
 /// connects to that of another program.
-fn socket_of_another(upf: &upf::Config) -> Option<PathBuf> {
-    let memifs = upf.interfaces.iter().filter(|interface| interface.link.backend == Backend::Memif);
-    let mut memifs = memifs.filter_map(|interface| interface.link.memif(1).ok());
+fn socket_of_another<'a>(links: impl Iterator<Item = &'a LinkConfig>) -> Option<PathBuf> {
+    let memifs = links.filter(|link| link.backend == Backend::Memif);
+    let mut memifs = memifs.filter_map(|link| link.memif(1).ok());
     memifs.find_map(|memif| match memif.role {
         Role::Server => folder_of_another(&memif.socket),
         Role::Client => memif.socket.metadata().is_ok_and(|found| of_another(&found)).then_some(memif.socket),
@@ -194,7 +208,7 @@ fn sbi_ports(config: &Config) -> [(&'static str, u16); 7] {
     ]
 }
 
-fn capture(folder: &Path, config: &Config) -> anyhow::Result<pktio::capture::Capture> {
+fn capture(folder: &Path, config: &Config, names: &[&str]) -> anyhow::Result<pktio::capture::Capture> {
     use pktio::capture::{Capture, Point};
     std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let interfaces = upf::interfaces::Interfaces::of(&config.upf);
@@ -207,7 +221,8 @@ fn capture(folder: &Path, config: &Config) -> anyhow::Result<pktio::capture::Cap
         SctpMode::Udp { port } => Some(port),
         _ => None,
     };
-    let points = vec![Point::n2(udp_port), Point::n3(), Point::n4(), Point::n6(devices), Point::sbi(ports)];
+    let mut points = gnb::capture_points(config, names);
+    points.extend([Point::n2(udp_port), Point::n3(), Point::n4(), Point::n6(devices), Point::sbi(ports)]);
     Ok(Capture::start(folder, points)?)
 }
 
@@ -220,6 +235,8 @@ struct Core {
     upf: Option<(upf::Upf, oam::OamServer)>,
     /// For the user plane's ports that a capture does not see otherwise.
     taps: Option<pktio::capture::Taps>,
+    /// Units of a gNB.
+    units: Vec<gnb::Unit>,
     store: Option<Arc<dyn Store>>,
     metrics: Option<MetricsServer>,
 }
@@ -231,13 +248,17 @@ impl Core {
         // A loopback address is one of this machine, whichever process the NRF runs in.
         let nrf_is_local = names.contains(&"nrf") || config.nrf.sbi.ip().is_loopback();
         let env = nf::Env::new(&config.run_dir, Some(config.sbi.tls.api_root(config.nrf.sbi)));
-        let env = env.secured(&config.sbi, nrf_is_local).context("sbi.trust")?;
-        Ok(Core { env, running: Vec::new(), upf: None, taps: None, store: None, metrics: None })
+        // Units of a gNB know neither the NRF nor keys of the service-based interface.
+        let env = match names.iter().all(|name| config::GNB_SECTIONS.contains(name)) {
+            true => env,
+            false => env.secured(&config.sbi, nrf_is_local).context("sbi.trust")?,
+        };
+        let (running, units) = (Vec::new(), Vec::new());
+        Ok(Core { env, running, upf: None, taps: None, units, store: None, metrics: None })
     }
 
     async fn start_all(&mut self, config: &Config, names: &[&str]) -> anyhow::Result<()> {
-        // SECTIONS lists the NFs in the order of starting.
-        for name in SECTIONS.iter().filter(|name| names.contains(name)) {
+        for name in config::runnable().filter(|name| names.contains(name)) {
             self.start(config, name).await.with_context(|| format!("{name} could not start"))?;
         }
         Ok(())
@@ -260,6 +281,10 @@ impl Core {
                 let served = upf_oam(upf.handle()).serve(&path);
                 let server = served.with_context(|| format!("cannot serve {}", path.display()))?;
                 self.upf = Some((upf, server));
+                return Ok(());
+            }
+            unit @ "cu" => {
+                self.units.push(gnb::Unit::start(unit, config, self.taps.as_ref()).await?);
                 return Ok(());
             }
             "smf" => smf::start(config.smf.clone(), env).await?,
@@ -303,6 +328,10 @@ impl Core {
     /// Stops the NFs in the reverse order of starting, so that each can still deregister at its peers.
     async fn stop(mut self) {
         self.metrics = None;
+        // A CU releases its UEs at the AMF.
+        while let Some(unit) = self.units.pop() {
+            unit.stop().await;
+        }
         while let Some(running) = self.running.pop() {
             running.stop().await;
         }
@@ -368,31 +397,46 @@ mod tests {
                              device: \"m0,role=server,socket=/run/godwit/n3.sock\", addresses: [10.20.0.7/24]}";
         let memif = config("  gtpu: 127.0.0.7:2152", &format!("  interfaces: [{MEMIF}]"));
         assert_eq!(kept(&memif, &["upf"], false), ["CAP_NET_ADMIN", "CAP_NET_RAW"], "memory needs none");
+        let cu = |sctp: &str| {
+            let section = format!(
+                "cu: {{sctp: {sctp}, f1c: \"127.0.0.21:38472\", f1u: [{{gtpu: \"127.0.0.21:2152\"}}], "
+            );
+            let section = section + "n2: {address: 127.0.0.21, amf: [\"127.0.0.5:38412\"]}}";
+            config("ausf:\n", &format!("{section}\nausf:\n"))
+        };
+        assert_eq!(kept(&cu("auto"), &["cu"], false), ["CAP_NET_ADMIN", "CAP_NET_RAW"]);
+        assert_eq!(kept(&cu("udp"), &["cu"], false), ["CAP_NET_ADMIN"]);
+        assert!(gnb::sections(&cu("auto"), &["cu"]).is_ok());
+        let missing = gnb::sections(&plain, &["cu"]).unwrap_err();
+        assert!(missing[0].path == "cu" && missing[0].message.contains("godwit.yaml"), "{missing:?}");
     }
 
     #[test]
     fn sockets_of_other_users_are_noticed() {
         let folder = tempfile::tempdir().unwrap();
-        let upf = |role: &str, path: &Path| -> upf::Config {
+        let socket_of_another = |role: &str, path: &Path| {
             let device = format!("m0,role={role},socket={}", path.display());
-            serde_json::from_value(serde_json::json!({"pfcp": "127.0.0.7:8805", "dnn": [], "interfaces": [
-                {"name": "n3", "role": "n3", "gtpu": "10.20.0.7:2152", "backend": "memif", "device": device}]}))
-            .unwrap()
+            let link: LinkConfig = serde_json::from_value(
+                serde_json::json!({"gtpu": "10.20.0.7:2152", "backend": "memif", "device": device}),
+            )
+            .unwrap();
+            socket_of_another(std::iter::once(&link))
         };
         let socket = folder.path().join("n3.sock");
-        assert_eq!(socket_of_another(&upf("server", &socket)), None);
-        assert_eq!(socket_of_another(&upf("client", &socket)), None, "not there yet");
+        assert_eq!(socket_of_another("server", &socket), None);
+        assert_eq!(socket_of_another("client", &socket), None, "not there yet");
         std::fs::write(&socket, "").unwrap();
         // Tests run as root, which may give files away.
         std::os::unix::fs::chown(&socket, Some(65534), None).unwrap();
-        assert_eq!(socket_of_another(&upf("client", &socket)), Some(socket.clone()));
+        assert_eq!(socket_of_another("client", &socket), Some(socket.clone()));
         std::os::unix::fs::chown(folder.path(), Some(65534), None).unwrap();
-        assert_eq!(socket_of_another(&upf("server", &socket)), Some(folder.path().to_owned()));
+        assert_eq!(socket_of_another("server", &socket), Some(folder.path().to_owned()));
     }
 
     #[test]
     fn names_of_nfs_are_read_with_a_suggestion() {
         assert_eq!(nf_name("AMF"), Ok("amf"));
+        assert_eq!(nf_name("cu"), Ok("cu"));
         assert!(nf_name("amff").unwrap_err().contains("did you mean `amf`?"));
         assert!(nf_name("x").unwrap_err().contains("there are"));
     }

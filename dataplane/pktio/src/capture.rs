@@ -20,6 +20,7 @@ mod tap;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -51,6 +52,9 @@ const FLUSH: Duration = Duration::from_millis(500);
 const SOCKET: u64 = 0;
 const TAPS: u64 = 1;
 
+/// Port of F1AP (TS 38.472 §7).
+const F1AP_PORT: u16 = 38472;
+
 /// What makes a packet belong to a reference point.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Selector {
@@ -58,13 +62,17 @@ pub enum Selector {
     Protocol(u8),
     /// A UDP port, source or destination.
     Udp(u16),
+    /// A UDP address and port, source or destination.
+    UdpAt(SocketAddr),
+    /// An SCTP port, source or destination.
+    Sctp(u16),
     /// A TCP port, source or destination.
     Tcp(u16),
     /// Everything on the interface of this name, and nowhere else.
     Interface(String),
 }
 
-/// A reference point to capture.
+/// A reference point to capture. A packet belongs to the first point that selects it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Point {
     /// Name, which is also the file's: `n2` → `n2.pcapng`.
@@ -81,6 +89,21 @@ impl Point {
         let mut any_of = vec![Selector::Protocol(packet::protocol::SCTP)];
         any_of.extend(udp_port.map(Selector::Udp));
         Point { name: "n2".to_owned(), any_of, mask_keys: false }
+    }
+
+    /// F1-C: SCTP on the port of F1AP (TS 38.472 §7). It stands in front of N2, which has all other SCTP.
+    pub fn f1c() -> Point {
+        Point { name: "f1c".to_owned(), any_of: vec![Selector::Sctp(F1AP_PORT)], mask_keys: false }
+    }
+
+    /// F1-U: GTP-U at these addresses. It stands in front of N3, which has all other GTP-U.
+    pub fn f1u(addresses: impl IntoIterator<Item = SocketAddr>) -> Point {
+        Point { name: "f1u".to_owned(), any_of: at(addresses), mask_keys: false }
+    }
+
+    /// The link between UEs and a DU, at these addresses.
+    pub fn uu(addresses: impl IntoIterator<Item = SocketAddr>) -> Point {
+        Point { name: "uu".to_owned(), any_of: at(addresses), mask_keys: false }
     }
 
     /// N3: GTP-U.
@@ -105,6 +128,10 @@ impl Point {
         let any_of = ports.into_iter().map(Selector::Tcp).collect();
         Point { name: "sbi".to_owned(), any_of, mask_keys: true }
     }
+}
+
+fn at(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec<Selector> {
+    addresses.into_iter().map(Selector::UdpAt).collect()
 }
 
 /// Why a capture could not start.
@@ -365,16 +392,22 @@ impl Sorter {
     }
 
     fn select(&self, interface: &str, flow: Option<&Flow>) -> Option<usize> {
+        use packet::protocol;
+        let uses = |flow: &Flow, protocol: u8, port: u16| {
+            flow.protocol == protocol && flow.ports.is_some_and(|(from, to)| from == port || to == port)
+        };
         let selects = |selector: &Selector| match (selector, flow) {
             (Selector::Protocol(protocol), Some(flow)) => flow.protocol == *protocol,
-            (Selector::Udp(port), Some(flow)) => {
-                flow.protocol == packet::protocol::UDP
-                    && flow.ports.is_some_and(|(from, to)| from == *port || to == *port)
+            (Selector::Udp(port), Some(flow)) => uses(flow, protocol::UDP, *port),
+            (Selector::UdpAt(at), Some(flow)) => {
+                flow.protocol == protocol::UDP
+                    && flow.ports.is_some_and(|(from, to)| {
+                        (flow.source, from) == (at.ip(), at.port())
+                            || (flow.destination, to) == (at.ip(), at.port())
+                    })
             }
-            (Selector::Tcp(port), Some(flow)) => {
-                flow.protocol == packet::protocol::TCP
-                    && flow.ports.is_some_and(|(from, to)| from == *port || to == *port)
-            }
+            (Selector::Sctp(port), Some(flow)) => uses(flow, protocol::SCTP, *port),
+            (Selector::Tcp(port), Some(flow)) => uses(flow, protocol::TCP, *port),
             _ => false,
         };
         let named = |selector: &Selector| matches!(selector, Selector::Interface(name) if name == interface);

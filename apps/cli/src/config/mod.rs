@@ -54,6 +54,8 @@ pub struct Config {
     pub smf: smf::Config,
     /// UPF.
     pub upf: upf::Config,
+    /// Central unit of a gNB; `None`: the file has no such section.
+    pub cu: Option<cu::Config>,
 }
 
 /// Default path of the store's key: in another folder than the store, so that a copy of the store's
@@ -64,6 +66,15 @@ pub const STORE_KEY: &str = "/etc/godwit/store.key";
 const SHARED: &[&str] = &["plmn", "slices", "run_dir", "store", "store_key", "log", "metrics", "sbi"];
 /// Sections, named as the NFs, in the order of starting.
 pub const SECTIONS: &[&str] = &["nrf", "udr", "udm", "ausf", "pcf", "upf", "smf", "amf"];
+
+/// Sections of the units of a gNB in parts (docs/split-ran.md), in the order of starting. Each is run by its name only, and
+/// each may be absent.
+pub const GNB_SECTIONS: &[&str] = &["cu"];
+
+/// Names of everything that `godwit run --nf` can run, in the order of starting.
+pub fn runnable() -> impl Iterator<Item = &'static str> {
+    SECTIONS.iter().chain(GNB_SECTIONS).copied()
+}
 
 /// One mistake in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,6 +160,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
     let pcf = reader.section::<pcf::Config>("pcf", &[]);
     let smf = reader.section::<smf::Config>("smf", &["slices"]);
     let mut upf = reader.section::<upf::Config>("upf", &[]);
+    let cu = reader.absent_or::<cu::Config>("cu", &["plmn", "slices"]);
     if let Some(upf) = &mut upf {
         sockets(&root, Transport::Tcp, &mut upf.core);
     }
@@ -171,6 +183,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
             pcf: pcf?,
             smf: smf?,
             upf: upf?,
+            cu: cu?,
         })
     })();
     match config {
@@ -198,7 +211,7 @@ fn sockets(node: &Node, transport: Transport, found: &mut Vec<CoreSocket>) {
         Value::Mapping(entries) => {
             for (key, entry) in entries {
                 let transport = match key.name.as_str() {
-                    "ngap" => Transport::Sctp,
+                    "ngap" | "f1c" | "local" | "cu" | "n2" | "amf" => Transport::Sctp,
                     "pfcp" | "gtpu" | "upf" | "smf" => Transport::Udp,
                     _ => Transport::Tcp,
                 };
@@ -221,7 +234,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn top_level_keys(&mut self) {
-        let known = || SHARED.iter().chain(SECTIONS).copied();
+        let known = || SHARED.iter().copied().chain(runnable());
         for (key, _) in self.root.entries() {
             if known().any(|name| name == key.name) {
                 continue;
@@ -285,6 +298,18 @@ impl Reader<'_> {
         self.keep(de::read(&node, name))
     }
 
+    /// As [`Reader::section`]; `None` within if there is no such section.
+    fn absent_or<T: serde::de::DeserializeOwned>(
+        &mut self,
+        name: &str,
+        shared: &[&str],
+    ) -> Option<Option<T>> {
+        match self.root.get(name) {
+            Some(_) => self.section(name, shared).map(Some),
+            None => Some(None),
+        }
+    }
+
     fn keep<T>(&mut self, result: Result<T, Problem>) -> Option<T> {
         result.map_err(|problem| self.problems.push(problem)).ok()
     }
@@ -301,6 +326,59 @@ mod tests {
         let config = parse(SHIPPED).unwrap();
         assert_eq!(config.plmn.to_string(), "999-70");
         assert_eq!(config.amf.plmn, config.plmn);
+    }
+
+    /// The shipped configuration with the examples of a gNB's units taken out of their comments.
+    fn with_units() -> String {
+        let (core, units) = SHIPPED.split_once("\n# cu:").unwrap();
+        let units = format!("# cu:{units}");
+        let lines = units.lines().map(|line| line.strip_prefix("# ").unwrap_or(line));
+        format!("{core}\n{}\n", lines.collect::<Vec<_>>().join("\n"))
+    }
+
+    #[test]
+    fn the_examples_of_a_gnb_in_parts_are_sound() {
+        let config = parse(&with_units()).unwrap();
+        let cu = config.cu.unwrap();
+        assert_eq!((cu.plmn, cu.slices), (config.plmn, config.slices));
+        assert_eq!(cu.n2.unwrap().amf, [config.amf.ngap]);
+        assert!(parse(SHIPPED).unwrap().cu.is_none(), "comments are comments");
+    }
+
+    #[test]
+    fn mistakes_of_a_gnb_in_parts_are_reported_with_line_and_key() {
+        let said = |from: &str, to: &str| {
+            let text = with_units();
+            assert!(text.contains(from), "{from}");
+            let problems = parse(&text.replacen(from, to, 1)).unwrap_err();
+            let line = text[..text.find(from).unwrap()].lines().count();
+            let shown: Vec<String> =
+                problems.iter().map(|problem| format!("{}: {}", problem.path, problem.message)).collect();
+            (shown.join("\n"), problems.iter().any(|problem| problem.line.abs_diff(line) <= 1))
+        };
+        for (from, to, expected, on_line) in [
+            ("  gnb_id: 1 ", "  gnbid: 1 ", "cu.gnbid: unknown key; did you mean `gnb_id`?", true),
+            ("  gnb_id: 1 ", "  gnb_id: 33554432 ", "cu.gnb_id: 0x2000000 has more than 24 bits", true),
+            (
+                "  f1c: 127.0.0.21:38472",
+                "  # none",
+                "cu.f1c: is missing: the address at which DUs connect",
+                false,
+            ),
+            ("amf: [\"127.0.0.5:38412\"]", "amf: []", "cu.n2.amf: give the address of an AMF", true),
+            ("{gtpu: \"127.0.0.21:2152\"}", "{backend: memif}", "cu.f1u", true),
+            (
+                "127.0.0.23:2152",
+                "127.0.0.7:2152",
+                "`127.0.0.7:2152` is the address of upf.gtpu already",
+                true,
+            ),
+            ("127.0.0.23:2152", "10.45.0.9:2152", "contains 10.45.0.9, the address of cu", false),
+        ] {
+            let (shown, near) = said(from, to);
+            assert!(shown.contains(expected), "{to}: {shown}");
+            assert!(near || !on_line, "{to}: not near its line");
+        }
     }
 
     fn problems(from: &str, to: &str) -> Vec<String> {

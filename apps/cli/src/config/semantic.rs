@@ -23,11 +23,30 @@ pub fn check(config: &Config, root: &Node, problems: &mut Vec<Problem>) {
             problems.push(from_validate(root, section, &message));
         }
     }
+    if let Some(cu) = &config.cu {
+        central_unit(cu, root, problems);
+    }
     if let Err(error) = telemetry::log::validate(&config.log) {
         problems.push(Problem::at(root.line_of("log"), "log", error.to_string()));
     }
     duplicate_addresses(root, problems);
     data_networks(config, root, problems);
+}
+
+/// A CU that is run by itself has a control plane: it needs F1-C and N2.
+fn central_unit(cu: &cu::Config, root: &Node, problems: &mut Vec<Problem>) {
+    if let Err(message) = cu.check() {
+        problems.push(from_validate(root, "cu", &message));
+    }
+    let line = root.line_of("cu");
+    if cu.f1c.is_none() {
+        let message = "is missing: the address at which DUs connect, such as 127.0.0.21:38472";
+        problems.push(Problem::at(line, "cu.f1c", message));
+    }
+    if cu.n2.is_none() {
+        let message = "is missing: `{address: 127.0.0.21, amf: [\"127.0.0.5:38412\"]}`, for example";
+        problems.push(Problem::at(line, "cu.n2", message));
+    }
 }
 
 /// SMF and UPF must agree about data networks: the SMF hands out addresses that the UPF routes.
@@ -97,7 +116,12 @@ fn sockets(config: &Config) -> Vec<(String, IpAddr)> {
     ];
     let interfaces = Interfaces::of(&config.upf);
     let gtpu = interfaces.tunnels().map(|interface| (interface.place.clone(), interface.local().ip()));
-    fixed.map(|(name, address)| (name.to_owned(), address)).into_iter().chain(gtpu).collect()
+    let cu = config.cu.iter().flat_map(|cu| {
+        let links = cu.f1u.iter().chain(&cu.n3).filter_map(|link| link.gtpu);
+        links.chain(cu.f1c).map(|address| ("cu".to_owned(), address.ip()))
+    });
+    let fixed = fixed.map(|(name, address)| (name.to_owned(), address)).into_iter();
+    fixed.chain(gtpu).chain(cu).collect()
 }
 
 /// Whether two data networks can have the same UE addresses: in different network instances, unless the kernel routes
@@ -184,24 +208,37 @@ pub fn endpoints(root: &Node) -> Vec<Endpoint> {
         for (key, value) in content.entries() {
             let protocol = match key.name.as_str() {
                 "sbi" => "tcp",
-                "ngap" => "sctp",
+                "ngap" | "f1c" => "sctp",
                 "pfcp" | "gtpu" => "udp",
                 _ => continue,
             };
             add(format!("{}.{}", section.name, key.name), value, protocol, true);
         }
-        let interfaces = content.get("interfaces").map(|interfaces| &interfaces.value);
-        let Some(Value::Sequence(interfaces)) = interfaces else { continue };
-        for (at, interface) in interfaces.iter().enumerate() {
-            let backend = interface.get("backend").and_then(scalar);
+        for (key, link) in links(content) {
+            let backend = link.get("backend").and_then(scalar);
             let of_kernel = match backend.as_deref() {
                 Some("dpdk" | "memif") => false,
-                Some("af_xdp") => !interface.get("addresses").is_some_and(|own| is_filled(&own.value)),
+                Some("af_xdp") => !link.get("addresses").is_some_and(|own| is_filled(&own.value)),
                 _ => true,
             };
-            if let Some(value) = interface.get("gtpu") {
-                add(format!("{}.interfaces[{at}].gtpu", section.name), value, "udp", of_kernel);
+            if let Some(value) = link.get("gtpu") {
+                add(format!("{}.{key}.gtpu", section.name), value, "udp", of_kernel);
             }
+        }
+    }
+    found
+}
+
+/// The links of a section with their keys within it: items of lists, and links by themselves.
+fn links(section: &Node) -> Vec<(String, &Node)> {
+    let mut found = Vec::new();
+    for (key, value) in section.entries() {
+        match (key.name.as_str(), &value.value) {
+            (list @ ("interfaces" | "f1u"), Value::Sequence(items)) => {
+                found.extend(items.iter().enumerate().map(|(at, item)| (format!("{list}[{at}]"), item)));
+            }
+            (link @ ("f1u" | "n3" | "uu"), Value::Mapping(_)) => found.push((link.to_owned(), value)),
+            _ => {}
         }
     }
     found
