@@ -67,6 +67,9 @@ pub struct BearerSetup {
 }
 
 impl BearerSetup {
+    /// The usual t-Reassembly of RLC.
+    pub const T_REASSEMBLY: Duration = Duration::from_millis(50);
+
     /// A bearer with usual values: 12 bit sequence numbers of RLC, 18 of PDCP, 1 MiB of queue, 50 ms of t-Reassembly.
     pub fn new(lcid: u8, cu: Tunnel) -> BearerSetup {
         BearerSetup {
@@ -75,7 +78,7 @@ impl BearerSetup {
             pdcp: PdcpSn::Bits18,
             cu,
             queue: 1 << 20,
-            t_reassembly: Duration::from_millis(50),
+            t_reassembly: BearerSetup::T_REASSEMBLY,
         }
     }
 }
@@ -187,6 +190,11 @@ impl Events {
     pub fn next(&self, timeout: Duration) -> Option<Event> {
         self.0.recv_timeout(timeout).ok()
     }
+
+    /// The next event; `None` when the user plane has ended.
+    pub fn wait(&self) -> Option<Event> {
+        self.0.recv().ok()
+    }
 }
 
 /// The worker's ends of the channels.
@@ -229,6 +237,15 @@ impl Control {
     /// See [`Refused`].
     pub fn remove_ue(&self, c_rnti: u16) -> Result<(), Refused> {
         self.ask(move |du, _, ports| du.remove_ue(c_rnti, ports))
+    }
+
+    /// Releases a UE: its data bearers go at once, its context when it has acknowledged the last RRC message (channel and octets), or
+    /// after a second. A UE that has not acknowledged one is told on `uu`. No more events are about this UE.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn release_ue(&self, c_rnti: u16, last: Option<(u8, Vec<u8>)>) -> Result<(), Refused> {
+        self.ask(move |du, now_ns, ports| du.release_ue(c_rnti, last, now_ns, ports))
     }
 
     /// Adds a data bearer.

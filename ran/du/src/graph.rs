@@ -237,6 +237,7 @@ impl UserPlane {
                 }
                 Task::Slot => self.slot(now_ns),
                 Task::FirstMessage(c_rnti, serial) => self.first_message_is_due(c_rnti, serial, ports),
+                Task::Leave(c_rnti, serial) => self.leave_is_due(c_rnti, serial, now_ns, ports),
             }
         }
     }

@@ -14,7 +14,7 @@ pub struct Node {
     pub control: Control,
     /// What the worker has to say.
     pub events: Events,
-    _workers: Vec<Worker>,
+    pub(crate) workers: Vec<Worker>,
 }
 
 /// Why a DU did not start.
@@ -29,13 +29,19 @@ pub enum StartError {
     /// The user plane refuses its settings.
     #[error("du: {0}")]
     Settings(#[from] Refused),
+    /// The cell cannot be described to the CU.
+    #[error("du.{0}")]
+    Cell(#[from] crate::f1c::Invalid),
+    /// The thread of the control plane could not be started.
+    #[error("cannot start the DU's control plane: {0}")]
+    Control(std::io::Error),
     /// The worker's thread could not be started.
     #[error("cannot start the DU's worker: {0}; `du.workers.cores` names the core on which it stays")]
     Worker(#[from] std::io::Error),
 }
 
 impl Node {
-    /// Starts a DU in the calling thread's network namespace, with a radio link without limits. `taps` copy the frames of devices
+    /// Starts a DU's user plane in the calling thread's network namespace. `taps` copy the frames of devices
     /// that bypass the kernel; `seed` is what the radio link's losses and jitter follow from.
     ///
     /// # Errors
@@ -56,11 +62,12 @@ impl Node {
                 traffic: Traffic::Tunnels,
             });
         }
-        let settings = Settings { seed, ..Settings::new(cell, interfaces) };
+        let (downlink, uplink) = (config.radio.downlink.radio(), config.radio.uplink.radio());
+        let settings = Settings { seed, downlink, uplink, ..Settings::new(cell, interfaces) };
         let (graph, control, events) = UserPlane::new(settings)?;
         let setup = Setup { section: "du", workers: Some(1), dpdk: &config.dpdk, taps };
         let opened = interface::open(&setup, links)?;
         let workers = path::start_all(opened.workers, &config.workers, [graph])?;
-        Ok(Node { control, events, _workers: workers })
+        Ok(Node { control, events, workers })
     }
 }

@@ -27,6 +27,13 @@ pub(crate) struct Srb {
     told: bool,
 }
 
+impl Srb {
+    /// Whether the UE has got all that was sent.
+    pub(crate) fn is_all_acknowledged(&self) -> bool {
+        self.entity.is_all_acknowledged()
+    }
+}
+
 /// The entity of SRB1 or SRB2; `None` for other channels.
 fn srb(ue: &mut Ue, lcid: u8) -> Option<&mut Srb> {
     let place = ue.srbs.get_mut(usize::from(lcid).checked_sub(1)?)?;
@@ -75,10 +82,15 @@ impl UserPlane {
             }
         };
         ue.confirmed = true;
+        let leaves = ue.leaves_by_ns.is_some();
+        let serial = ue.serial;
         if header.lcid != SRB0 {
             self.serve_srb(header.c_rnti, header.lcid, now_ns);
         }
-        if let Some(sdu) = sdu {
+        if leaves {
+            // Its status may have acknowledged the last message.
+            self.timers.set(now_ns, Task::Leave(header.c_rnti, serial));
+        } else if let Some(sdu) = sdu {
             self.stats.rrc.add(1);
             self.tell(Event::Rrc { c_rnti: header.c_rnti, lcid: header.lcid, sdu });
         }
@@ -106,7 +118,10 @@ impl UserPlane {
             ue.srb_due_ns = Some(due_ns);
             self.timers.set(due_ns, Task::Signalling(c_rnti, serial));
         }
-        if tell {
+        if tell && let Some(by_ns) = &mut ue.leaves_by_ns {
+            *by_ns = now_ns;
+            self.timers.set(now_ns, Task::Leave(c_rnti, serial));
+        } else if tell {
             self.tell(Event::RadioLinkFailure { c_rnti, lcid });
         }
     }

@@ -81,6 +81,8 @@ pub(crate) struct Ue {
     pub(crate) srbs: [Option<Box<Srb>>; AM_BEARERS],
     /// When a timer of these is due.
     pub(crate) srb_due_ns: Option<u64>,
+    /// Set when control has released it: what it sends is not told, and at this time it goes.
+    pub(crate) leaves_by_ns: Option<u64>,
     /// Whether it gets grants.
     pub(crate) active: bool,
     /// Which of its bearers comes first in its next grant.
@@ -205,6 +207,7 @@ impl Tables {
             uplink_queue: UplinkQueue::default(),
             srbs: [None, None],
             srb_due_ns: None,
+            leaves_by_ns: None,
             active: false,
             turn: 0,
         };

@@ -19,6 +19,8 @@ pub(crate) enum Task {
     Slot,
     /// The UE with this C-RNTI and serial number has had its time to send a first message.
     FirstMessage(u16, u64),
+    /// The UE with this C-RNTI and serial number, which control has released, may have got its last message.
+    Leave(u16, u64),
 }
 
 /// Tasks by time.

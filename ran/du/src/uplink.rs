@@ -131,10 +131,14 @@ impl UserPlane {
             Kind::Preamble => self.preamble(payload, place, now_ns, ports),
             Kind::Camp => self.camp(place, now_ns, ports),
             Kind::Release => {
-                if self.tables.ue(header.c_rnti).is_none_or(|ue| ue.place != place) {
+                let Some(ue) = self.tables.ue(header.c_rnti).filter(|ue| ue.place == place) else {
+                    return Verdict::Drop(DropReason::UnknownBearer);
+                };
+                if ue.leaves_by_ns.is_none() {
+                    self.tell(Event::ReleasedByUe { c_rnti: header.c_rnti });
+                } else if self.remove_ue(header.c_rnti, ports).is_err() {
                     return Verdict::Drop(DropReason::UnknownBearer);
                 }
-                self.tell(Event::ReleasedByUe { c_rnti: header.c_rnti });
                 Verdict::Taken
             }
             // Only a DU sends these.
@@ -185,8 +189,7 @@ impl UserPlane {
     #[cold]
     fn release(&mut self, c_rnti: u16, place: Place, now_ns: u64, ports: &mut Ports) {
         if self.releases.allows(now_ns) {
-            let release = Header { kind: Kind::Release, c_rnti, lcid: 0, cell: self.cell }.octets();
-            self.exits.push(place.interface, &release, place.address, &self.stats, ports);
+            self.send_release(c_rnti, place, ports);
         }
     }
 }

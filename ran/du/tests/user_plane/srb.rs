@@ -98,3 +98,53 @@ fn a_ue_that_does_not_answer_is_a_failure() {
     assert_eq!(world.dropped(DropReason::RlcDiscarded), 1);
     world.du.remove_ue(C_RNTI, &mut world.ports).unwrap();
 }
+
+/// A UE with SRB1 whose last message is under way.
+fn leaving() -> (World, Ue) {
+    let mut world = World::new();
+    world.du.add_ue(C_RNTI, ue_place()).unwrap();
+    world.add_bearer(C_RNTI, LCID, CU_TEID);
+    let last = Some((1, b"RRCRelease".to_vec()));
+    world.du.release_ue(C_RNTI, last, world.now_ns, &mut world.ports).unwrap();
+    world.step();
+    (world, Ue::new())
+}
+
+fn releases(world: &World) -> usize {
+    world.datagrams().iter().filter(|(header, ..)| header.kind == l2::uu::Kind::Release).count()
+}
+
+#[test]
+fn a_released_ue_goes_when_it_has_its_last_message() {
+    let (mut world, mut ue) = leaving();
+    let (now_ns, ports) = (world.now_ns, &mut world.ports);
+    assert_eq!(world.du.remove_bearer(C_RNTI, LCID, ports), Err(Refused::UnknownBearer), "it has gone");
+    ue.entity.push(b"too late".to_vec(), ()).unwrap();
+    ue.run(&world);
+    assert_eq!(ue.got, [b"RRCRelease".to_vec()]);
+    world.step();
+    assert_eq!(world.du.send_rrc(C_RNTI, 1, b"x".to_vec(), now_ns), Err(Refused::UnknownUe));
+    assert_eq!((world.events.next(SOON), releases(&world)), (None, 0));
+}
+
+#[test]
+fn a_released_ue_that_is_silent_goes_and_is_told() {
+    let (mut world, _) = leaving();
+    world.pass(300 * MS);
+    assert!(world.du.set_radio(C_RNTI, Radio::UNLIMITED, Radio::UNLIMITED, world.now_ns).is_ok());
+    assert_eq!(releases(&world), 0);
+    world.pass(1_000 * MS);
+    assert_eq!((world.events.next(SOON), releases(&world)), (None, 1));
+    let (now_ns, ports) = (world.now_ns, &mut world.ports);
+    assert_eq!(world.du.release_ue(C_RNTI, None, now_ns, ports), Err(Refused::UnknownUe));
+    // Without a last message it goes at once; and one that goes by itself is not told.
+    world.du.add_ue(C_RNTI, ue_place()).unwrap();
+    world.du.release_ue(C_RNTI, None, world.now_ns, &mut world.ports).unwrap();
+    world.step();
+    assert_eq!(releases(&world), 1);
+    let (mut world, _) = leaving();
+    let gone = Header { kind: l2::uu::Kind::Release, c_rnti: C_RNTI, lcid: 0, cell: CELL };
+    world.uu.inject(&gone.datagram(b""), ue_place().address);
+    world.pass(2_000 * MS);
+    assert_eq!((world.events.next(SOON), releases(&world)), (None, 0));
+}

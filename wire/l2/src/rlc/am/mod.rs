@@ -160,6 +160,11 @@ impl<T> Entity<T> {
         self.tx.failure().map_or(Ok(()), Err)
     }
 
+    /// Whether the far end has acknowledged all that was given to this entity.
+    pub fn is_all_acknowledged(&self) -> bool {
+        self.tx.memory() == 0
+    }
+
     /// Octets of memory of SDUs in both directions.
     pub fn memory(&self) -> usize {
         self.tx.memory() + self.rx.memory()
