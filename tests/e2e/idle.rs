@@ -40,6 +40,45 @@ async fn become_idle(world: &World, ue: &mut Ue) {
     world.until("smf", "/sessions", down).await;
 }
 
+/// KgNB of the connection, the same on both sides.
+fn k_gnb(ue: &mut Ue) -> [u8; 32] {
+    let derived = *ue.k_gnb().expect("the UE has a security context").expose();
+    let given = ue.connection().unwrap().k_gnb().expect("the AMF has set up the context");
+    assert_eq!(*given.expose(), derived);
+    derived
+}
+
+#[test]
+fn ue_and_gnb_have_the_same_key_on_every_connection() {
+    plain(async |world| {
+        let gnb = world.gnb(0).await;
+        let mut ue = world.ue(&gnb, 0);
+        // After an authentication the key is of SECURITY MODE COMPLETE, else of the connection's first message.
+        assert!(ue.register().await.unwrap().authenticated);
+        establish(&mut ue, 1).await.unwrap();
+        let mut keys = vec![k_gnb(&mut ue)];
+        become_idle(world, &mut ue).await;
+        ue.service_request(ServiceType::Data, [id(1)].into_iter().collect()).await.unwrap();
+        keys.push(k_gnb(&mut ue));
+        become_idle(world, &mut ue).await;
+        ue.update_registration(RegistrationType::PeriodicUpdating, [id(1)].into_iter().collect())
+            .await
+            .unwrap();
+        while ue.session_mut(id(1)).unwrap().bearer.is_none() {
+            ue.serve_until(net::time::now() + Duration::from_millis(20)).await.unwrap();
+        }
+        keys.push(k_gnb(&mut ue));
+        ue.deregister(false).await.unwrap();
+        ue.register().await.unwrap();
+        establish(&mut ue, 1).await.unwrap();
+        keys.push(k_gnb(&mut ue));
+        let all = keys.len();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), all, "no key is used on two connections");
+    });
+}
+
 /// What a listing says about a UE.
 fn of<'a>(listing: &'a Value, supi: &str) -> &'a Value {
     let found = listing.as_array().into_iter().flatten().find(|one| one["supi"] == supi);

@@ -59,6 +59,31 @@ pub struct DnnConfig {
     /// Link MTU for UEs, octets.
     #[serde(default = "default_mtu")]
     pub mtu: u16,
+    /// Protection of the user plane on the radio (TS 23.501 §5.10.3); `None`: the gNB decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_plane_security: Option<UserPlaneSecurity>,
+}
+
+/// How packets are protected between UE and gNB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct UserPlaneSecurity {
+    /// Integrity protection.
+    pub integrity: Need,
+    /// Ciphering.
+    pub confidentiality: Need,
+}
+
+/// Whether a protection is needed. A gNB that cannot do what is required refuses the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Need {
+    /// Always.
+    Required,
+    /// If the gNB can.
+    Preferred,
+    /// Never.
+    NotNeeded,
 }
 
 /// Address pools of a data network.

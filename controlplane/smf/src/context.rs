@@ -22,6 +22,7 @@ use std::time::SystemTime;
 use nas::Pco;
 use net::udp::UdpSocket;
 use ngap::GtpTunnel;
+use ngap::transfer::SecurityIndication;
 use sbi::model::common::NfInstanceId;
 use sbi::{ApiRoot, Client, ResourceUri};
 use serde::Serialize;
@@ -192,6 +193,8 @@ pub(crate) struct SessionState {
     pub unreachable: bool,
     /// The type that was granted, which may be less than the UE asked for.
     pub session_type: PduSessionType,
+    /// How packets are to be protected on the radio, if the configuration says so.
+    pub security_indication: Option<SecurityIndication>,
     /// Addresses from the pool of the data network, returned when the session ends.
     pub addresses: Addresses,
     /// What the subscription says.

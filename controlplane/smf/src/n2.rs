@@ -4,15 +4,40 @@ use bytes::Bytes;
 use ngap::transfer::{
     PduSessionResourceModifyRequestTransfer, PduSessionResourceReleaseCommandTransfer,
     PduSessionResourceSetupRequestTransfer, PduSessionResourceSetupResponseTransfer,
-    PduSessionResourceSetupUnsuccessfulTransfer, QosFlow, QosFlowChange, QosParameters,
+    PduSessionResourceSetupUnsuccessfulTransfer, Protection, QosFlow, QosFlowChange, QosParameters,
+    SecurityIndication,
 };
 use ngap::{GtpTunnel, TransferError};
 use telemetry::counters::Counter;
 
+use crate::config::{Need, UserPlaneSecurity};
 use crate::context::{Session, SessionState};
+
+/// The UE protects the integrity of packets at any rate (TS 24.501 §9.11.4.7).
+const FULL_RATE: u8 = 0xff;
 
 static MALFORMED: Counter = Counter::new("smf_n2_malformed");
 static ENCODE_FAILED: Counter = Counter::new("smf_n2_encode_failed");
+
+/// What the gNB is asked for, when the configuration of the data network says how packets are protected on the radio. `rate` is what
+/// the UE can do.
+pub(crate) fn security_indication(
+    security: UserPlaneSecurity,
+    rate: nas::IntegrityDataRate,
+) -> SecurityIndication {
+    let protection = |need| match need {
+        Need::Required => Protection::Required,
+        Need::Preferred => Protection::Preferred,
+        Need::NotNeeded => Protection::NotNeeded,
+    };
+    let integrity = protection(security.integrity);
+    SecurityIndication {
+        integrity,
+        confidentiality: protection(security.confidentiality),
+        // Present when integrity is wanted (TS 38.413 §9.3.1.27).
+        full_rate_integrity_uplink: (integrity != Protection::NotNeeded).then_some(rate.uplink == FULL_RATE),
+    }
+}
 
 /// PDU Session Resource Setup Request Transfer: the default QoS flow over the UPF's tunnel `n3`.
 pub(crate) fn setup_request(session: &Session, state: &SessionState, n3: GtpTunnel) -> Option<Bytes> {
@@ -21,7 +46,7 @@ pub(crate) fn setup_request(session: &Session, state: &SessionState, n3: GtpTunn
         ul_tunnel: n3,
         data_forwarding_not_possible: false,
         pdu_session_type: state.session_type,
-        security_indication: None,
+        security_indication: state.security_indication,
         network_instance: None,
         qos_flows: vec![QosFlow {
             qfi: session.qfi(),
@@ -85,4 +110,25 @@ pub(crate) fn setup_unsuccessful(octets: &[u8]) -> Result<ngap::Cause, TransferE
 fn count(error: &TransferError) {
     MALFORMED.inc();
     tracing::debug!(%error, "N2 information refused");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gnb_is_told_how_packets_are_protected_and_how_fast_the_ue_can() {
+        let security = |text| serde_json::from_str::<UserPlaneSecurity>(text).unwrap();
+        let both = security(r#"{"integrity": "preferred", "confidentiality": "required"}"#);
+        let told = security_indication(both, nas::IntegrityDataRate::FULL);
+        assert_eq!(
+            (told.integrity, told.confidentiality, told.full_rate_integrity_uplink),
+            (Protection::Preferred, Protection::Required, Some(true))
+        );
+        let slow = nas::IntegrityDataRate { uplink: 0, downlink: 0xff };
+        assert_eq!(security_indication(both, slow).full_rate_integrity_uplink, Some(false));
+        let none = security(r#"{"integrity": "not_needed", "confidentiality": "not_needed"}"#);
+        let told = security_indication(none, nas::IntegrityDataRate::FULL);
+        assert_eq!((told.integrity, told.full_rate_integrity_uplink), (Protection::NotNeeded, None));
+    }
 }

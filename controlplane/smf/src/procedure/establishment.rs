@@ -121,7 +121,10 @@ async fn accept(
     let fixed = static_addresses(&subscribed);
     let addresses = allocate(network, session_type, fixed).map_err(reject)?;
     let always_on = wanted.request.always_on;
-    let state = new_state(data, &wanted, &subscribed, session_type, addresses);
+    let mut state = new_state(data, &wanted, &subscribed, session_type, addresses);
+    let security = network.config.user_plane_security;
+    state.security_indication =
+        security.map(|security| n2::security_indication(security, wanted.request.integrity_rate));
     let (session, replaced) = smf
         .sessions
         .insert(|number| Session::new(number, (wanted.supi, wanted.id), wanted.dnn, wanted.s_nssai, state));
@@ -264,6 +267,7 @@ fn new_state(
         activations: 0,
         unreachable: false,
         session_type,
+        security_indication: None,
         addresses,
         subscribed,
         qos: subscribed,

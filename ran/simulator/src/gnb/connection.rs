@@ -21,7 +21,7 @@ use ngap::transfer::{
 use ngap::{
     AmfUeNgapId, Cause, Pdu, PduSessionItem, PduSessionSetupItem, RanUeNgapId, RrcEstablishmentCause,
 };
-use types::{PduSessionId, PduSessionType, Qfi, STmsi};
+use types::{Key, PduSessionId, PduSessionType, Qfi, STmsi};
 
 use super::Gnb;
 use crate::user_plane::Tunnel;
@@ -67,11 +67,18 @@ pub struct Connection {
     answer: Option<Pdu>,
     /// Sessions with radio resources on this gNB.
     sessions: Vec<PduSessionId>,
+    /// KgNB, as the AMF has given it.
+    k_gnb: Option<Key<32>>,
 }
 
 impl Connection {
     pub(super) fn new(gnb: Gnb, n2: n2::Ue, cause: RrcEstablishmentCause) -> Self {
-        Self { gnb, n2, cause, pending: VecDeque::new(), answer: None, sessions: Vec::new() }
+        Self { gnb, n2, cause, pending: VecDeque::new(), answer: None, sessions: Vec::new(), k_gnb: None }
+    }
+
+    /// KgNB, once the AMF has set up the UE's context. Radio security is not simulated on a gNB in one piece.
+    pub fn k_gnb(&self) -> Option<&Key<32>> {
+        self.k_gnb.as_ref()
     }
 
     /// The gNB it goes through.
@@ -200,6 +207,7 @@ impl Connection {
             failed,
             criticality_diagnostics: None,
         };
+        self.k_gnb = Some(request.security_key);
         self.answer = Some(response.into());
         self.pending.extend(nas_pdus.into_iter().chain(request.nas_pdu).map(Downlink::Nas));
     }

@@ -132,6 +132,11 @@ pub struct Ue {
     secured: bool,
     /// KAMF of an authentication whose SECURITY MODE COMMAND is still to come.
     fresh_kamf: Option<(KeySetId, Key<32>)>,
+    /// KgNB of this connection, as the AMF derives it: with the NAS COUNT of the connection's first message, and after a SECURITY
+    /// MODE COMPLETE with that message's (TS 33.501 §6.8.1.1.2.2).
+    k_gnb: Option<Key<32>>,
+    /// Whether a message was sent on this connection.
+    spoken: bool,
     guti: Option<Guti>,
     /// The UE's registration for pages on its gNB, while it has a 5G-GUTI.
     camping: Option<Camping>,
@@ -182,6 +187,8 @@ impl Ue {
             context: None,
             secured: false,
             fresh_kamf: None,
+            k_gnb: None,
+            spoken: false,
             guti: None,
             camping: None,
             registered: false,
@@ -224,6 +231,11 @@ impl Ue {
     /// The UE's NAS security context.
     pub fn context(&self) -> Option<&SecurityContext> {
         self.context.as_ref()
+    }
+
+    /// KgNB of the present connection, as the UE derives it.
+    pub fn k_gnb(&self) -> Option<&Key<32>> {
+        self.k_gnb.as_ref()
     }
 
     /// The UE's USIM.
@@ -294,7 +306,7 @@ impl Ue {
         if self.connection.take().is_some() {
             self.idle_since = Some(net::time::now());
         }
-        self.secured = false;
+        (self.secured, self.k_gnb) = (false, None);
         self.bearers.clear();
         self.sessions.values_mut().for_each(|session| session.bearer = None);
     }

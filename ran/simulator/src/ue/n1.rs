@@ -63,7 +63,7 @@ impl Ue {
     pub fn connect_for(&mut self, cause: RrcEstablishmentCause) {
         if self.connection.is_none() {
             self.connection = Some(self.gnb.open(cause));
-            (self.secured, self.idle_since) = (false, None);
+            (self.secured, self.spoken, self.k_gnb, self.idle_since) = (false, false, None, None);
         }
         if let Some(camping) = &mut self.camping {
             camping.clear();
@@ -102,12 +102,21 @@ impl Ue {
         message: Option<&Message>,
     ) -> Result<(), Failure> {
         self.connect();
+        if !std::mem::replace(&mut self.spoken, true) {
+            // If the message is not protected, an authentication follows, and with it another key.
+            self.derive_k_gnb();
+        }
         tracing::trace!(supi = %self.supi, message = message.map(Message::name), "uplink NAS");
         self.keep(true, &octets, message);
         self.nas_messages += 1;
         let s_tmsi = self.guti.map(types::Guti::s_tmsi);
         let connection = self.connection.as_mut().ok_or(Failure::ConnectionLost)?;
         connection.send_nas(octets, s_tmsi).await.map_err(|_| Failure::ConnectionLost)
+    }
+
+    /// KgNB of the message that was protected last.
+    fn derive_k_gnb(&mut self) {
+        self.k_gnb = self.context.as_ref().map(SecurityContext::kgnb);
     }
 
     /// The next thing that reaches the UE. Messages that fail verification or do not decode are counted
@@ -244,6 +253,7 @@ impl Ue {
             Message::SecurityModeCommand(command) => {
                 let answer = self.security_mode(&command);
                 self.send(&answer).await?;
+                self.derive_k_gnb();
             }
             Message::ConfigurationUpdateCommand(command) => {
                 self.set_guti(command.guti.or(self.guti));
