@@ -58,6 +58,11 @@ if [ "$purpose" = bench ]; then
     pkg-config --exists libdpdk 2>/dev/null || missing="$missing libdpdk-dev"
 fi
 
+if [ "$purpose" != demo ]; then
+    need_program ffmpeg ffmpeg     # the stream of `bench video`
+    need_program iperf3 iperf3     # the traffic beside it, and `bench end-to-end`
+fi
+
 if [ -n "$missing" ]; then
     if ! command -v apt-get >/dev/null 2>&1; then
         fail "missing:$missing (Debian's names). Install them with your package manager and run this again"

@@ -64,6 +64,21 @@ enum Name {
         #[arg(long, value_name = "PART", value_delimiter = ',')]
         only: Vec<crate::midhaul::Part>,
     },
+    /// The backhaul of a gNB in parts: the link between CU and UPF, by backend.
+    Backhaul(Common),
+    /// UE, DU, CU and UPF in the three models: kernel, hybrid, bypass.
+    #[command(args_conflicts_with_subcommands = true)]
+    EndToEnd {
+        #[command(flatten)]
+        common: Common,
+        /// Run only these parts.
+        #[arg(long, value_name = "PART", value_delimiter = ',')]
+        only: Vec<crate::end_to_end::Part>,
+        #[command(subcommand)]
+        part: Option<EndToEndPart>,
+    },
+    /// A video stream to a UE beside other traffic, in the three models.
+    Video(Common),
     /// CoTCP against sequential TCP, HTTP/2, gRPC and yamux: the paper's benchmarks.
     #[command(args_conflicts_with_subcommands = true)]
     Cotcp {
@@ -83,6 +98,14 @@ enum UpfPart {
     /// The user plane; serves until its standard input ends.
     #[command(hide = true)]
     Serve(crate::upf::Serve),
+}
+
+/// The other processes of `end-to-end`.
+#[derive(clap::Subcommand, Debug)]
+enum EndToEndPart {
+    /// A node; serves until its standard input ends.
+    #[command(hide = true)]
+    Node(crate::end_to_end::threads::Node),
 }
 
 /// The processes of `cotcp`, to be started by hand.
@@ -117,6 +140,22 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Name::Midhaul { common, only } => finish(common, |options| {
             with_rights()?;
             crate::midhaul::run(options, only)
+        }),
+        Name::Backhaul(common) => finish(common, |options| {
+            with_rights()?;
+            crate::backhaul::run(options)
+        }),
+        Name::EndToEnd { part: Some(EndToEndPart::Node(node)), .. } => {
+            crate::end_to_end::threads::serve(node)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Name::EndToEnd { common, only, part: None } => finish(common, |options| {
+            with_rights()?;
+            crate::end_to_end::run(options, only)
+        }),
+        Name::Video(common) => finish(common, |options| {
+            with_rights()?;
+            crate::video::run(options)
         }),
         Name::Upf { part: Some(UpfPart::Count(part)), .. } => {
             crate::upf::instructions::count(part)?;

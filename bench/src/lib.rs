@@ -13,9 +13,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
+pub mod backhaul;
 pub mod buffering;
 pub mod command;
 pub mod cotcp;
+pub mod end_to_end;
 pub mod machine;
 pub mod midhaul;
 pub mod pdr;
@@ -23,10 +25,12 @@ pub mod plot;
 pub mod procedures;
 pub mod progress;
 pub mod publish;
+mod ran;
 pub mod result;
 mod samples;
 pub mod stats;
 pub mod upf;
+pub mod video;
 
 /// Options of every experiment.
 #[derive(Clone, Debug)]
@@ -59,7 +63,10 @@ fn write_to(experiment: &result::Experiment, folder: &Path) -> anyhow::Result<(P
     match experiment.experiment.as_str() {
         "cotcp" => plot::draw_panels(experiment, &cotcp::panels::panels(experiment), &svg)?,
         "buffering" => plot::draw_panels(experiment, &buffering::panels(experiment), &svg)?,
+        "backhaul" => plot::draw_panels(experiment, &backhaul::panels::panels(experiment), &svg)?,
+        "end-to-end" => plot::draw_panels(experiment, &end_to_end::panels::panels(experiment), &svg)?,
         "midhaul" => plot::draw_panels(experiment, &midhaul::panels::panels(experiment), &svg)?,
+        "video" => plot::draw_panels(experiment, &video::panels::panels(experiment), &svg)?,
         "upf" => plot::draw_panels(experiment, &upf::panels::panels(experiment), &svg)?,
         "pdr" => plot::draw_panels(experiment, &pdr::panels::panels(experiment), &svg)?,
         _ => plot::draw(experiment, &svg)?,

@@ -48,6 +48,18 @@ impl Results {
         (!samples.is_empty()).then(|| median(samples))
     }
 
+    /// The mean of these samples, if there are any.
+    pub(crate) fn mean(&self, name: &str, x: usize) -> Option<f64> {
+        let samples = self.samples(name, x);
+        (!samples.is_empty()).then(|| samples.iter().sum::<f64>() / samples.len() as f64)
+    }
+
+    /// Where a series has samples, in order.
+    pub(crate) fn places(&self, name: &str) -> Vec<usize> {
+        let curve = self.series.get(name);
+        curve.map(|curve| curve.points.keys().map(|x| *x as usize).collect()).unwrap_or_default()
+    }
+
     /// Samples of two series that were taken in turn.
     pub(crate) fn pairs(&self, of: &str, than: &str, x: usize) -> impl Iterator<Item = (f64, f64)> {
         self.samples(of, x).iter().copied().zip(self.samples(than, x).iter().copied())

@@ -26,10 +26,11 @@ use pktio::poll::{Poller, Waker};
 use pktio::udp::UdpPort;
 use pktio::{Pool, Port, Sent, Vector};
 
-use super::link::{Network, Way};
-use super::nodes::{CU, DU, END, F1U, Nodes, Ue, from_upf};
 use super::{CPU, Run, US};
 use crate::machine::{self, Clock};
+use crate::ran::network::{Network, Point, Way};
+use crate::ran::nodes::{CU, DU, END, F1U, Nodes};
+use crate::ran::packets::{Ue, from_upf, user};
 use crate::result::Experiment;
 use crate::samples::Results;
 
@@ -87,7 +88,7 @@ impl Loop {
 /// # Errors
 /// The process lacks rights, or a packet is lost.
 pub(super) fn run(run: &mut Run, [core, other]: [usize; 2]) -> anyhow::Result<()> {
-    let network = Network::build()?;
+    let network = Network::build(1)?;
     let fixed = [Loop::Ours, Loop::Alone { uplink: true }, Loop::Alone { uplink: false }];
     let loops = fixed
         .into_iter()
@@ -114,14 +115,14 @@ fn once(
     round: usize,
 ) -> anyhow::Result<()> {
     let nodes = Nodes::with_upf(CU.into(), DU.into())?;
-    let [at_cu, mut at_du] = network.open(Way::Memif)?;
+    let [at_cu, mut at_du] = network.open(Point::MIDHAUL, Way::Memif)?;
     let bind = |address: std::net::Ipv4Addr| SocketAddr::new(address.into(), gtpu::PORT);
     let n3 = network.cu.enter(|| UdpPort::bind(bind(CU), false))??;
     let upf = network.du.enter(|| bind_std(bind(DU), Options::default()))??;
     let ports: Ports = vec![at_cu, Box::new(n3)];
     let _serving = serve(contender, cu_core, nodes.cu, ports)?;
     machine::pin(&[core]);
-    let (mut ue, mut message) = (Ue::new(SIZE)?, Vec::new());
+    let (mut ue, mut message) = (Ue::new(0, SIZE)?, Vec::new());
     let (mut out, mut taken) = (Vector::new(1, 2048), Vector::new(pktio::VECTOR, 2048));
     let mut octets = [0; 2048];
     let mut pass = |uplink: bool| -> anyhow::Result<Option<u64>> {
@@ -133,7 +134,7 @@ fn once(
             at_du.transmit(&mut out, &[0]);
             start
         } else {
-            let message = from_upf(nodes.n3[0], SIZE);
+            let message = from_upf(nodes.n3[0], &user(false, 0, SIZE)?);
             let start = time::now_ns();
             upf.send_to(&message, bind(CU))?;
             start

@@ -8,7 +8,6 @@ use anyhow::{Context as _, bail};
 use net::link::Cidr;
 use net::time::{self, Duration};
 use packet::ethernet::{self, Mac};
-use packet::nr_u::{DeliveryStatus, MAX_STATUS};
 use packet::{gtpu, ipv4, protocol, transport};
 use path::{Plan, Ports, Worker};
 use pktio::memif::MemifPort;
@@ -17,18 +16,13 @@ use pktio::stack::resolver::Resolver;
 use pktio::stack::udp::UdpStack;
 use pktio::{FramePort, Port, VECTOR, Vector};
 
-use super::nodes::{CU, DU, END, F1U, Nodes, Ue, from_upf};
-use super::{MPPS_BY_SIZE, Run};
+use super::Run;
 use crate::machine;
+use crate::ran::MPPS_BY_SIZE;
+use crate::ran::network::{ALWAYS, MTU, PATIENCE, come_up, memif};
+use crate::ran::nodes::{CU, CU_N3, DU, END, F1U, Nodes, UPF_N3 as UPF, unlimited};
+use crate::ran::packets::{Ue, from_upf, user};
 
-/// Room for the headers of a tunnel around 1,500 octets.
-const MTU: u16 = 1700;
-/// Addresses on N3.
-const CU_N3: Ipv4Addr = Ipv4Addr::new(10, 211, 0, 1);
-const UPF: Ipv4Addr = Ipv4Addr::new(10, 211, 0, 2);
-/// Longer than any pause of a measurement.
-const ALWAYS: Duration = Duration::from_secs(60);
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Before what is measured.
 const WARM: Duration = Duration::from_millis(10);
 const ETHERNET: usize = 14;
@@ -44,7 +38,7 @@ pub(super) fn run(run: &mut Run, [core, other]: [usize; 2]) -> anyhow::Result<()
     machine::pin(&[core]);
     for round in 0..run.plan.rounds {
         run.progress.say(&format!("CU between memifs, round {round}"));
-        for size in run.plan.link_sizes.clone() {
+        for size in run.plan.link.sizes.clone() {
             let bare = bare(run, other, size).context("bare forwarder")?;
             run.results.add("memif.bare.mpps".to_owned(), MPPS_BY_SIZE, size, bare);
             for uplink in [false, true] {
@@ -59,19 +53,10 @@ pub(super) fn run(run: &mut Run, [core, other]: [usize; 2]) -> anyhow::Result<()
 
 /// Both ends of a memif.
 fn pair(folder: &std::path::Path, name: &str) -> anyhow::Result<[MemifPort; 2]> {
-    let open = |role: &str| -> anyhow::Result<MemifPort> {
-        let socket = folder.join(format!("{name}.sock"));
-        let device = format!("memif0,role={role},bsize=2048,socket={}", socket.display());
-        MemifPort::open(&device, 1, MTU)?.pop().context("no port")
-    };
+    let open =
+        |role: &str| -> anyhow::Result<MemifPort> { memif(&folder.join(format!("{name}.sock")), role) };
     let [server, client] = [open("server")?, open("client")?];
-    let start = time::now_std();
-    while !(server.is_up() && client.is_up()) {
-        if start.elapsed() > PATIENCE {
-            bail!("the memif {name} does not come up");
-        }
-        time::sleep_thread(Duration::from_millis(1));
-    }
+    come_up(&[&server, &client])?;
     Ok([server, client])
 }
 
@@ -178,7 +163,7 @@ fn bare(run: &Run, core: usize, size: usize) -> anyhow::Result<f64> {
         let mut frame = vec![0; ETHERNET + TUNNEL + size];
         frame[12..14].copy_from_slice(&ethernet::IPV4.to_be_bytes());
         let mut frames = Frames { frames: vec![frame], next: 0, count: None };
-        let rate = flood(run.plan.link_time, (&mut n3, &mut f1u), &mut frames);
+        let rate = flood(run.plan.link.time, (&mut n3, &mut f1u), &mut frames);
         stop.store(true, Relaxed);
         rate
     })
@@ -204,15 +189,13 @@ fn relay(run: &Run, core: usize, size: usize, uplink: bool) -> anyhow::Result<f6
         taken: Vector::new(VECTOR, 2048),
     };
     // A DU without limits.
-    let status = DeliveryStatus { desired_buffer_size: u32::MAX, ..DeliveryStatus::default() };
-    let mut message = vec![0; MAX_STATUS];
     for teid in &nodes.f1u {
-        let length = status.write(*teid, &mut message).context("a status fits")?;
-        ends.send(true, &message[..length]);
+        ends.send(true, &unlimited(*teid)?);
     }
-    let (mut ue, mut pdu) = (Ue::new(size)?, Vec::new());
+    let (mut ue, mut pdu) = (Ue::new(0, size)?, Vec::new());
     ue.next_on_f1u(nodes.f1u[0], &mut pdu)?;
-    let packets: Vec<Vec<u8>> = nodes.n3.iter().map(|teid| from_upf(*teid, size)).collect();
+    let packet = |(ue, teid): (usize, &u32)| anyhow::Ok(from_upf(*teid, &user(false, ue, size)?));
+    let packets: Vec<Vec<u8>> = nodes.n3.iter().enumerate().map(packet).collect::<anyhow::Result<_>>()?;
     // Neighbours find each other.
     ends.pass(true, &pdu)?;
     ends.pass(false, &packets[0])?;
@@ -220,12 +203,12 @@ fn relay(run: &Run, core: usize, size: usize, uplink: bool) -> anyhow::Result<f6
     if uplink {
         let frame = frame((macs[1].0, DU), (macs[1].1, CU), &pdu)?;
         let mut frames = Frames { frames: vec![frame], next: 0, count: Some(1) };
-        return flood(run.plan.link_time, (&mut f1u, &mut n3), &mut frames);
+        return flood(run.plan.link.time, (&mut f1u, &mut n3), &mut frames);
     }
     let frame = |packet: &Vec<u8>| frame((macs[0].0, UPF), (macs[0].1, CU_N3), packet);
     let frames = packets.iter().map(frame).collect::<anyhow::Result<_>>()?;
     let mut frames = Frames { frames, next: 0, count: None };
-    flood(run.plan.link_time, (&mut n3, &mut f1u), &mut frames)
+    flood(run.plan.link.time, (&mut n3, &mut f1u), &mut frames)
 }
 
 /// The ends of both memifs, with a stack.

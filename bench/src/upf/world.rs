@@ -36,7 +36,7 @@ const STAGES: [(&str, Way); 4] =
 const SEED: u64 = 5;
 
 /// A pipeline and the tables that it reads.
-pub(super) struct World {
+pub(crate) struct World {
     control: Control,
     pipeline: Pipeline,
     /// Those of further workers.
@@ -46,7 +46,7 @@ pub(super) struct World {
     record: Ports,
     sent: Record,
     /// TEIDs of the subscribers, in order.
-    pub(super) teids: Vec<u32>,
+    pub(crate) teids: Vec<u32>,
     /// Growth of the process's memory while the sessions were published.
     pub(super) bytes: u64,
     /// Time spent in the stages before the present measurement.
@@ -57,6 +57,7 @@ pub(super) struct World {
 /// A running worker with its sessions; ends when dropped.
 pub(super) struct Serving {
     _workers: Vec<Worker>,
+    #[cfg_attr(not(feature = "dpdk"), expect(dead_code, reason = "read where DPDK is measured"))]
     stats: Arc<[WorkerStats]>,
     _control: Control,
     _events: mpsc::Receiver<Event>,
@@ -68,6 +69,12 @@ impl Serving {
     pub(super) fn crowded_out(&self) -> u64 {
         self.stats.iter().map(|stats| stats.drops.get(DropReason::WorkerQueueFull)).sum()
     }
+}
+
+/// The sessions of a pipeline that runs elsewhere.
+pub(crate) struct Kept {
+    _control: Control,
+    _events: mpsc::Receiver<Event>,
 }
 
 /// The writer's side of a world.
@@ -88,7 +95,13 @@ impl Control {
         let count = self.sessions.len().max(1);
         let (at, other) = (number % count, (number / count).is_multiple_of(2));
         if let (Some(writer), Some((session, teid))) = (&mut self.writer, self.sessions.get_mut(at)) {
-            writer.modify(session, &plan(Subscriber(at as u32), *teid, other, self.traffic), Held::Sent)?;
+            let plan = plan(
+                Subscriber(at as u32),
+                *teid,
+                far_end(Subscriber(at as u32), other, self.traffic),
+                self.traffic,
+            );
+            writer.modify(session, &plan, Held::Sent)?;
         }
         Ok(())
     }
@@ -149,6 +162,23 @@ impl World {
     /// # Errors
     /// A session is refused.
     pub(super) fn for_workers(count: usize, traffic: Traffic, workers: usize) -> anyhow::Result<World> {
+        World::build(count, traffic, workers, |subscriber| far_end(subscriber, false, traffic))
+    }
+
+    /// A world whose sessions are those of one gNB: `tunnels` are its TEIDs by subscriber.
+    ///
+    /// # Errors
+    /// A session is refused.
+    pub(crate) fn of_gnb(gnb: SocketAddr, tunnels: &[u32]) -> anyhow::Result<World> {
+        World::build(tunnels.len(), Traffic::Plain, 1, |subscriber| (tunnels[subscriber.0 as usize], gnb))
+    }
+
+    fn build(
+        count: usize,
+        traffic: Traffic,
+        workers: usize,
+        far_end: impl Fn(Subscriber) -> (u32, SocketAddr),
+    ) -> anyhow::Result<World> {
         let addresses = format!(r#""pfcp": "{UPF}:8805", "gtpu": "{UPF}:2152""#);
         let config = Arc::new(config_for(traffic, count, &addresses, r#""tun": "gw0", "mtu": 9000"#)?);
         let tables = Arc::new(Tables::new(&config));
@@ -158,7 +188,9 @@ impl World {
         let before = resident_bytes()?;
         for number in 0..count as u32 {
             let teid = writer.allocate(N3 as u8).context("no TEID is left")?;
-            sessions.push((writer.establish(&plan(Subscriber(number), teid, false, traffic))?, teid));
+            let subscriber = Subscriber(number);
+            let session = writer.establish(&plan(subscriber, teid, far_end(subscriber), traffic))?;
+            sessions.push((session, teid));
             teids.push(teid);
         }
         let bytes = resident_bytes()?.saturating_sub(before);
@@ -196,8 +228,7 @@ impl World {
     ///
     /// # Errors
     /// There are not enough TEIDs.
-    #[cfg(feature = "dpdk")]
-    pub(super) fn teids(count: usize) -> anyhow::Result<Vec<u32>> {
+    pub(crate) fn teids(count: usize) -> anyhow::Result<Vec<u32>> {
         let config = Arc::new(config(count)?);
         let mut writer = Writer::new(Arc::new(Tables::new(&config)), &config, SEED);
         (0..count).map(|_| writer.allocate(N3 as u8).context("no TEID is left")).collect()
@@ -213,6 +244,11 @@ impl World {
 
     /// Name of the thread of [`World::serve`].
     pub(super) const WORKER: &str = "upf-bench";
+
+    /// The pipeline, to run on ports of the caller, and what must live as long as it.
+    pub(crate) fn into_graph(self) -> (Pipeline, Kept) {
+        (self.pipeline, Kept { _control: self.control, _events: self._events })
+    }
 
     /// Starts a worker of the user plane between other ports, which polls for `poll` at most before it sleeps.
     ///
@@ -329,13 +365,19 @@ impl Port for Sink {
     }
 }
 
-/// A subscriber's session as N4 would plan it, with the rules of [`Subscriber::request`].
-fn plan(subscriber: Subscriber, teid: u32, other: bool, traffic: Traffic) -> Plan {
+/// The far end of a subscriber's tunnel, or the other one.
+fn far_end(subscriber: Subscriber, other: bool, traffic: Traffic) -> (u32, SocketAddr) {
+    let teid = if other { World::other_teid(subscriber) } else { subscriber.gnb_teid() };
+    (teid, traffic.gnb(subscriber))
+}
+
+/// A subscriber's session as N4 would plan it, with the rules of [`Subscriber::request`]. `far_end` is the gNB's.
+fn plan(subscriber: Subscriber, teid: u32, far_end: (u32, SocketAddr), traffic: Traffic) -> Plan {
     let ue = traffic.addresses(subscriber);
     let pdr = |id: u16, direction| {
         let header = OuterHeader {
-            teid: if other { World::other_teid(subscriber) } else { subscriber.gnb_teid() },
-            peer: traffic.gnb(subscriber),
+            teid: far_end.0,
+            peer: far_end.1,
             interface: N3 as u8,
             container: Container::Downlink,
         };
