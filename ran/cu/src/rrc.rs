@@ -6,7 +6,7 @@ use bytes::Bytes;
 use l2::keys::AsKeys;
 use l2::pdcp::Security;
 use l2::pdcp::{Config, Discard, Rx, RxConfig, SealError, SrbId, Tx, Verdict};
-use l2::security::Direction;
+use l2::security::{Direction, MAC_LEN};
 use rrc::{DlDcch, RrcTransactionIdentifier, UlDcch};
 
 use crate::counters;
@@ -17,6 +17,8 @@ const HELD_OCTETS: usize = 256 * 1024;
 /// Messages that were received and not yet handled.
 const RECEIVED: usize = 64;
 
+/// Octets of PDCP's header on signalling bearers (TS 38.323 §6.2.2.1).
+const SRB_HEADER: usize = 2;
 /// PDUs that may overtake SecurityModeComplete.
 const MOST_EARLY: usize = 8;
 
@@ -133,6 +135,13 @@ impl Rrc {
         match rx.open(&mut pdu, net::time::now_ns()) {
             Verdict::Deliver { sdu, .. } => keep(&mut self.received, &pdu[sdu]),
             Verdict::Held | Verdict::Control(_) => {}
+            // A UE whose keys differ says so without protection (TS 38.331 §5.3.4.3).
+            Verdict::Discarded(Discard::IntegrityFailure)
+                if self.awaits_ciphering && is_security_mode_failure(&pdu) =>
+            {
+                let sdu = pdu.len() - MAC_LEN;
+                return keep(&mut self.received, &pdu[SRB_HEADER..sdu]);
+            }
             // RLC may deliver a ciphered PDU before SecurityModeComplete. Without ciphering the PDU is as it was.
             Verdict::Discarded(Discard::IntegrityFailure)
                 if self.awaits_ciphering && self.early.len() < MOST_EARLY =>
@@ -148,6 +157,11 @@ impl Rrc {
     pub(crate) fn next(&mut self) -> Option<UlDcch> {
         self.received.pop_front()
     }
+}
+
+fn is_security_mode_failure(pdu: &[u8]) -> bool {
+    let sdu = pdu.len().checked_sub(MAC_LEN).and_then(|end| pdu.get(SRB_HEADER..end));
+    sdu.is_some_and(|sdu| matches!(UlDcch::decode(sdu), Ok(UlDcch::SecurityModeFailure(_))))
 }
 
 fn keep(received: &mut VecDeque<UlDcch>, sdu: &[u8]) {
