@@ -33,7 +33,7 @@ async fn become_idle(world: &World, ue: &mut Ue) {
     let inactivity = Cause::RadioNetwork(RadioNetwork::UserInactivity);
     ue.connection().unwrap().request_release(inactivity).await.unwrap();
     let occurred = timeout(LIMIT, ue.serve()).await.unwrap().unwrap();
-    assert_eq!(occurred, NetworkEvent::Released(inactivity));
+    assert_eq!(occurred, NetworkEvent::Released(inactivity.into()));
     let supi = ue.supi().to_string();
     world.until("amf", "/ues", |ues| of(ues, &supi)["cm_state"] == "CM-IDLE").await;
     let down = |sessions: &Value| of(sessions, &supi)["user_plane"] != "activated";

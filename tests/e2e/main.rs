@@ -16,6 +16,7 @@ mod privileges;
 mod registration;
 mod sessions;
 mod split;
+mod split_control;
 mod split_user_plane;
 mod subscription;
 mod user_plane;

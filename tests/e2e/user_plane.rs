@@ -37,7 +37,7 @@ fn malformed_gtp_u_and_foreign_addresses_are_dropped_and_counted() {
         let before = world.ask("upf", "/stats").await;
 
         let session = ue.session_mut(id(1)).unwrap();
-        let bearer = session.bearer.as_ref().unwrap();
+        let bearer = session.bearer.as_ref().unwrap().tunnel().unwrap();
         let (upf, qfi) = (bearer.tunnel.upf(), bearer.qos_flows[0].value());
         let source = session.ipv4.unwrap();
         let echo = icmp::build_echo(source.into(), lab::DN.into(), 8, 1, 1, b"x");

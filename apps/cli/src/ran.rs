@@ -154,6 +154,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 impl Args {
     fn config(&self) -> anyhow::Result<Config> {
         Ok(Config {
+            split: None,
             amf: self.amf,
             sctp: self.sctp,
             gnbs: self.gnbs,

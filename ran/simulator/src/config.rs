@@ -13,6 +13,9 @@ use types::{Dnn, Imsi, Key, PduSessionType, Plmn, SNssai, Tac};
 /// What one run of the simulator does.
 #[derive(Debug, Clone)]
 pub struct Config {
+    /// The cells of gNBs in parts, and the link to them. The UEs use these, in turn, and no gNB runs in this process: what is
+    /// said below about gNBs, their interfaces and `inactivity` does not count.
+    pub split: Option<ue::Config>,
     /// Where the AMF listens for NGAP.
     pub amf: SocketAddr,
     /// How SCTP is carried: by the kernel, on raw IP or in UDP.
@@ -118,6 +121,7 @@ pub enum SuciScheme {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            split: None,
             amf: SocketAddr::from((Ipv4Addr::new(127, 0, 0, 5), ngap::PORT)),
             sctp: SctpMode::Auto,
             gnbs: 1,

@@ -3,6 +3,7 @@
 //! | event | meaning |
 //! |---|---|
 //! | `gnb` | a gNB finished NG Setup |
+//! | `cell` | UEs camp in this cell of a gNB in parts; there is no `gnb` then |
 //! | `registered` | a UE is registered; times are measured at the UE |
 //! | `session` | a PDU session is up, with addresses and, with TUN, where its interface is |
 //! | `released` | a PDU session was released |
@@ -13,7 +14,7 @@
 //! | `ready` | every UE has been through its initial procedures |
 //! | `summary` | the simulation has ended; counts of the whole run |
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use serde::Serialize;
 use types::{PduSessionId, PduSessionType, Supi};
@@ -30,6 +31,13 @@ pub enum Event {
         amf: String,
         /// From the start of NG Setup to its response, milliseconds.
         setup_ms: f64,
+    },
+    /// UEs camp in a cell of a gNB in parts.
+    Cell {
+        /// Its NR Cell Identity, nine hexadecimal digits.
+        cell: String,
+        /// Where its distributed unit serves UEs.
+        du: SocketAddr,
     },
     /// A UE is registered.
     Registered {
@@ -87,7 +95,7 @@ pub enum Event {
     Service {
         /// The UE.
         supi: Supi,
-        /// `paging`, `uplink_data`, `periodic_update` or `mobility_update`.
+        /// `paging`, `uplink_data`, `connection_lost`, `periodic_update` or `mobility_update`.
         reason: &'static str,
         /// From the UE's request until the network has accepted it and the requested radio resources
         /// are set up, milliseconds.

@@ -7,14 +7,16 @@
 //!   wrong, replayed or raw messages.
 //!
 //! ```text
-//! Ue ── NAS ── gnb::Connection ── NGAP ── Gnb ── SCTP ── AMF
-//!  └─ Session ── Tunnel ── UserPlane (one thread per N3 address) ── GTP-U ── UPF
+//! Ue ── NAS ── Access ─┬─ gnb::Connection ── NGAP ── Gnb ── SCTP ── AMF       a gNB in one piece
+//!  │                   └─ ue::Connection ── RRC ── uu ── DU ── CU ── AMF        a gNB in parts
+//!  └─ Session ── Bearer ─┬─ Tunnel ── UserPlane (one thread per N3 address) ── GTP-U ── UPF
+//!        │               └─ ue::Bearer ── SDAP, PDCP, RLC ── uu ── DU ── CU ── UPF
 //!        └─ Interface (TUN device in a namespace)
 //! ```
 //!
 //! Invariants: one task owns a UE, and the UE acts only in its methods; no UE waits for another UE of
-//! its gNB; queues are bounded; keys are not printed. The radio is not simulated: everything between UE
-//! and gNB arrives at once.
+//! its gNB; queues are bounded; keys are not printed. To a gNB in one piece there is no radio: everything
+//! between it and the UE arrives at once.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -36,13 +38,16 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod config;
 pub mod event;
 pub mod gnb;
+mod network;
 mod run;
 pub mod ue;
 pub mod user_plane;
 
+pub use access::Access;
 pub use config::{Config, Hold, SuciScheme, UeConfig};
 pub use event::{Event, Totals};
 pub use gnb::{Gnb, GnbConfig, GnbError};

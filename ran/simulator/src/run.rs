@@ -16,9 +16,9 @@ use tokio::task::JoinSet;
 
 use crate::config::{Config, Hold};
 use crate::event::{By, Event, Totals, elapsed_ms};
-use crate::gnb::{Gnb, GnbConfig, GnbError};
+use crate::gnb::{GnbConfig, GnbError};
+use crate::network::Network;
 use crate::ue::{Failure, NetworkEvent, Ue, WakeReason};
-use crate::user_plane::UserPlane;
 
 /// How long an idle UE waits after a failed request before it tries again.
 const RETRY_WAIT: Duration = Duration::from_secs(1);
@@ -45,6 +45,9 @@ pub enum RunError {
         /// Why.
         source: GnbError,
     },
+    /// The UEs' end of the radio could not be set up.
+    #[error(transparent)]
+    Cells(ue::StartError),
 }
 
 impl Config {
@@ -89,28 +92,11 @@ pub async fn run_with(
     sink: impl Fn(&Event) + Send + Sync + 'static,
     shutdown: impl Future<Output = ()>,
 ) -> Result<Totals, RunError> {
-    let n3 = config.n3.unwrap_or(config.n2);
-    let user_plane = match config.ue.session {
-        Some(_) => Some(UserPlane::start(n3).map_err(|source| RunError::UserPlane { address: n3, source })?),
-        None => None,
-    };
-    let mut gnbs = Vec::new();
-    for index in 0..config.gnbs.max(1) {
-        let gnb = config.gnb(index);
-        let id = gnb.id;
-        let gnb =
-            Gnb::connect(gnb, user_plane.clone()).await.map_err(|source| RunError::Gnb { id, source })?;
-        sink(&Event::Gnb {
-            gnb: format!("{id:#x}"),
-            amf: gnb.amf_name().to_owned(),
-            setup_ms: gnb.setup_ms(),
-        });
-        gnbs.push(gnb);
-    }
+    let network = Network::start(&config, &sink).await?;
     let mut ues = Vec::new();
     let ue_config = Arc::new(config.ue.clone());
-    for (index, gnb) in (0..config.count).zip(gnbs.iter().cycle()) {
-        ues.push(Ue::new(Arc::clone(&ue_config), index.into(), gnb.clone())?);
+    for (index, access) in (0..config.count).zip(network.accesses().into_iter().cycle()) {
+        ues.push(Ue::new(Arc::clone(&ue_config), index.into(), access)?);
     }
     let (stop, stopping) = watch::channel(false);
     let simulation = Arc::new(Simulation {
@@ -118,14 +104,12 @@ pub async fn run_with(
         counts: Counts::default(),
         started: net::time::now(),
         sink: Box::new(sink),
-        user_plane,
+        network,
         stopping,
         config,
     });
     let totals = simulation.clone().simulate(ues, stop, shutdown).await;
-    for gnb in &gnbs {
-        gnb.shutdown().await;
-    }
+    simulation.network.shutdown().await;
     Ok(totals)
 }
 
@@ -136,7 +120,7 @@ struct Simulation {
     counts: Counts,
     started: Instant,
     sink: Box<dyn Fn(&Event) + Send + Sync>,
-    user_plane: Option<UserPlane>,
+    network: Network,
     /// Becomes `true` when the simulation is to end.
     stopping: watch::Receiver<bool>,
 }
@@ -159,7 +143,7 @@ fn increment(counter: &AtomicU64) -> u64 {
 impl Simulation {
     fn totals(&self) -> Totals {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let packets = self.user_plane.as_ref().map(UserPlane::counters).unwrap_or_default();
+        let packets = self.network.packets();
         Totals {
             registered: read(&self.counts.registered),
             sessions: read(&self.counts.sessions),

@@ -5,7 +5,6 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 use nas::{Message, PsiSet, RegistrationType, ServiceType};
-use ngap::UserLocation;
 use types::PduSessionId;
 
 use super::{Failure, Ue};
@@ -17,6 +16,8 @@ pub enum WakeReason {
     Paged,
     /// Programs have sent packets on these sessions (§5.6.1.1 d).
     UplinkData(PsiSet),
+    /// The radio connection was lost while these sessions had radio resources (§5.3.1.2).
+    ConnectionLost(PsiSet),
     /// T3512 has expired (§5.5.1.3.1 d).
     PeriodicUpdate,
     /// The UE left its registration area (§5.5.1.3.1 a).
@@ -29,6 +30,7 @@ impl WakeReason {
         match self {
             Self::Paged => "paging",
             Self::UplinkData(_) => "uplink_data",
+            Self::ConnectionLost(_) => "connection_lost",
             Self::PeriodicUpdate => "periodic_update",
             Self::Moved => "mobility_update",
         }
@@ -39,9 +41,12 @@ impl Ue {
     /// Waits, without connection, until the UE needs one. Cancel-safe: a reason that was returned and
     /// not acted on is returned again, except a page, which the network repeats.
     pub async fn idle(&self) -> WakeReason {
-        let UserLocation::Nr { tai, .. } = self.gnb.location() else { return WakeReason::Moved };
-        if !self.registration_area.is_empty() && !self.registration_area.contains(&tai) {
+        if !self.registration_area.is_empty() && !self.registration_area.contains(&self.access.tai()) {
             return WakeReason::Moved;
+        }
+        if let Some(lost) = self.lost {
+            let still = lost.iter().filter(|id| self.sessions.contains_key(id));
+            return WakeReason::ConnectionLost(still.collect());
         }
         let paged = async {
             match &self.camping {
@@ -91,6 +96,11 @@ impl Ue {
             }
             WakeReason::UplinkData(sessions) => {
                 self.service_request(ServiceType::Data, sessions).await.map(drop)
+            }
+            WakeReason::ConnectionLost(sessions) => {
+                let service =
+                    if sessions == PsiSet::default() { ServiceType::Signalling } else { ServiceType::Data };
+                self.service_request(service, sessions).await.map(drop)
             }
             WakeReason::PeriodicUpdate => self
                 .update_registration(RegistrationType::PeriodicUpdating, PsiSet::default())

@@ -15,7 +15,7 @@ use pktio::Port as _;
 use pktio::tun::TunPort;
 
 use super::{Failure, Session};
-use crate::user_plane::Tunnel;
+use crate::access::Bearer;
 
 /// Name of the device in each namespace.
 const NAME: &str = "tun0";
@@ -27,13 +27,13 @@ const QUEUE_LEN: u32 = 2_000;
 pub struct Interface {
     namespace: NetNs,
     links: Links,
-    /// The user plane's thread shares it while there are radio resources.
+    /// A thread of the user plane shares it while there are radio resources.
     tun: Option<TunPort>,
 }
 
 impl Interface {
     /// Creates namespace and device, gives the device the session's addresses, and connects it to the
-    /// tunnel.
+    /// radio resources.
     pub(super) async fn set_up(session: &Session) -> Result<Self, Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure::Interface(error.to_string());
         let namespace = NetNs::new().map_err(|error| failed(&error))?;
@@ -53,15 +53,15 @@ impl Interface {
         let interface = Self { namespace, links, tun: Some(tun) };
         interface.configure(session).await.map_err(|error| failed(&error))?;
         if let Some(bearer) = &session.bearer {
-            interface.connect(&bearer.tunnel);
+            interface.connect(bearer);
         }
         Ok(interface)
     }
 
-    /// Sends packets through `tunnel` from now on.
-    pub(super) fn connect(&self, tunnel: &Tunnel) {
+    /// Sends packets through `bearer` from now on.
+    pub(super) fn connect(&self, bearer: &Bearer) {
         if let Some(tun) = &self.tun {
-            tunnel.attach(tun.share());
+            bearer.attach(tun.share());
         }
     }
 

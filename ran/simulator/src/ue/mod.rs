@@ -32,8 +32,9 @@ use nas::{GmmCause, GsmCause, KeySetId, MobileIdentity, PsiSet, UeSecurityCapabi
 use net::time::{Duration, Instant};
 use types::{Guti, Imsi, Invalid, Key, PduSessionId, Supi, Tai};
 
+use crate::access::{Access, Bearer, Camping, Connection, ReleaseCause};
 use crate::config::{SuciScheme, UeConfig};
-use crate::gnb::{Bearer, Camping, Connection, Gnb};
+use crate::gnb;
 
 pub use idle::WakeReason;
 pub use interface::Interface;
@@ -60,12 +61,15 @@ pub enum Failure {
     /// The network did not answer in time.
     #[error("no {0} in time")]
     Timeout(&'static str),
-    /// The gNB lost its association or was reset.
-    #[error("the N2 connection is lost")]
+    /// The cell gives the UE no connection.
+    #[error("no connection: {0}")]
+    NoConnection(String),
+    /// The gNB lost its association or was reset, or the radio connection failed.
+    #[error("the connection to the network is lost")]
     ConnectionLost,
     /// The AMF released the connection instead of answering.
     #[error("released: {0}")]
-    Released(ngap::Cause),
+    Released(ReleaseCause),
     /// The AMF answered a message of ours with an Error Indication.
     #[error("error indication: {0}")]
     ErrorIndication(ngap::Cause),
@@ -94,6 +98,7 @@ impl Failure {
             Self::SessionRejected(_) => "session_rejected",
             Self::AuthenticationRejected => "authentication_rejected",
             Self::Timeout(_) => "timeout",
+            Self::NoConnection(_) => "no_connection",
             Self::ConnectionLost => "connection_lost",
             Self::Released(_) => "released",
             Self::ErrorIndication(_) => "error_indication",
@@ -122,7 +127,7 @@ impl Failure {
 pub struct Ue {
     config: Arc<UeConfig>,
     supi: Supi,
-    gnb: Gnb,
+    access: Access,
     usim: Usim,
     public_key: Option<PublicKey>,
     capability: UeSecurityCapability,
@@ -138,7 +143,7 @@ pub struct Ue {
     /// Whether a message was sent on this connection.
     spoken: bool,
     guti: Option<Guti>,
-    /// The UE's registration for pages on its gNB, while it has a 5G-GUTI.
+    /// The UE's registration for pages in its cell, while it has a 5G-GUTI.
     camping: Option<Camping>,
     registered: bool,
     /// Tracking areas in which the UE need not register again.
@@ -147,6 +152,8 @@ pub struct Ue {
     periodic_update: Option<Duration>,
     /// When the UE lost or released its last connection.
     idle_since: Option<Instant>,
+    /// After a radio connection was lost: the sessions that had radio resources, until the network serves the UE again.
+    lost: Option<PsiSet>,
     /// NAS messages in both directions.
     nas_messages: u64,
     /// The complete REGISTRATION REQUEST under way, for SECURITY MODE COMPLETE.
@@ -162,11 +169,11 @@ pub struct Ue {
 }
 
 impl Ue {
-    /// The `index`-th UE (from 0) of a configuration, camping on `gnb`.
+    /// The `index`-th UE (from 0) of a configuration, camping on a gNB or in a cell.
     ///
     /// # Errors
     /// An IMSI of more than 15 digits, or an invalid home network key.
-    pub fn new(config: Arc<UeConfig>, index: u64, gnb: Gnb) -> Result<Self, Invalid> {
+    pub fn new(config: Arc<UeConfig>, index: u64, access: impl Into<Access>) -> Result<Self, Invalid> {
         let imsi: Imsi = config
             .first_imsi
             .checked_add(index)
@@ -180,7 +187,7 @@ impl Ue {
         let usim = Usim::new(Milenage::new(&config.k, &config.opc), config.sqn);
         Ok(Self {
             supi: Supi::from(imsi),
-            gnb,
+            access: access.into(),
             usim,
             public_key,
             capability: UeSecurityCapability::new(&config.ciphering, &config.integrity),
@@ -195,6 +202,7 @@ impl Ue {
             registration_area: Vec::new(),
             periodic_update: None,
             idle_since: None,
+            lost: None,
             nas_messages: 0,
             initial_message: None,
             authenticated: false,
@@ -253,32 +261,36 @@ impl Ue {
         self.sessions.get_mut(&id)
     }
 
-    /// The gNB's side of the UE's connection.
-    pub fn connection(&mut self) -> Option<&mut Connection> {
-        self.connection.as_mut()
+    /// The gNB's side of the UE's connection, on a gNB in one piece.
+    pub fn connection(&mut self) -> Option<&mut gnb::Connection> {
+        match self.connection.as_mut()? {
+            Connection::Gnb(connection) => Some(connection),
+            Connection::Cell(_) => None,
+        }
     }
 
-    /// The gNB that the UE camps on.
-    pub fn gnb(&self) -> &Gnb {
-        &self.gnb
+    /// Where the UE camps.
+    pub fn access(&self) -> &Access {
+        &self.access
     }
 
-    /// Camps on another gNB. The connection is lost; neither gNB nor AMF is told. Outside the
+    /// Camps elsewhere. The connection is lost; neither gNB nor AMF is told. Outside the
     /// registration area a registered UE then has to register ([`WakeReason::Moved`]).
-    pub fn camp(&mut self, gnb: Gnb) {
+    pub fn camp(&mut self, access: impl Into<Access>) {
         self.lose_connection();
-        self.gnb = gnb;
+        self.access = access.into();
         self.set_guti(self.guti);
     }
 
     /// Takes a new temporary identity into use. From now on the UE is paged with it.
     fn set_guti(&mut self, guti: Option<Guti>) {
-        let unchanged = self.guti == guti && self.camping.as_ref().is_some_and(|at| at.is_on(&self.gnb));
+        let unchanged = self.guti == guti && self.camping.as_ref().is_some_and(|at| at.is_on(&self.access));
         if unchanged {
             return;
         }
         self.guti = guti;
-        self.camping = guti.filter(|_| self.config.answers_paging).map(|guti| self.gnb.camp(guti.s_tmsi()));
+        self.camping =
+            guti.filter(|_| self.config.answers_paging).map(|guti| self.access.camp(guti.s_tmsi()));
     }
 
     /// Deletes 5G-GUTI, keys and registration.
@@ -296,7 +308,7 @@ impl Ue {
     pub fn forget(&mut self) {
         self.lose_connection();
         self.forget_keys();
-        self.fresh_kamf = None;
+        (self.fresh_kamf, self.lost) = (None, None);
         self.sessions.clear();
     }
 
@@ -309,6 +321,15 @@ impl Ue {
         (self.secured, self.k_gnb) = (false, None);
         self.bearers.clear();
         self.sessions.values_mut().for_each(|session| session.bearer = None);
+    }
+
+    /// The radio connection was lost: neither side has released it. The UE asks for service again (TS 24.501 §5.3.1.2).
+    fn radio_failure(&mut self) {
+        if matches!(self.connection, Some(Connection::Cell(_))) {
+            let up = self.sessions.iter().filter(|(_, session)| session.bearer.is_some());
+            self.lost = Some(up.map(|(id, _)| *id).collect());
+        }
+        self.lose_connection();
     }
 
     /// Removes the sessions that the network does not have (TS 24.501 §5.5.1.3.4, §5.6.1.4.1).
@@ -328,7 +349,7 @@ impl Ue {
     /// number does not change while the UE is inactive.
     pub fn activity(&self) -> u64 {
         let bearers = self.sessions.values().filter_map(|session| session.bearer.as_ref());
-        self.nas_messages + bearers.map(|bearer| bearer.tunnel.packets()).sum::<u64>()
+        self.nas_messages + bearers.map(Bearer::packets).sum::<u64>()
     }
 
     /// A new SUCI. With a public key each one is different.

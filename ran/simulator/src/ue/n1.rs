@@ -8,7 +8,7 @@ use ngap::RrcEstablishmentCause;
 use types::{Key, Pei};
 
 use super::{Failure, Ue};
-use crate::gnb::Downlink;
+use crate::access::{Downlink, ReleaseCause};
 
 /// Something that reached the UE.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub enum Received {
     /// Radio resources of a session were released.
     SessionDown(types::PduSessionId),
     /// The connection was released.
-    Released(ngap::Cause),
+    Released(ReleaseCause),
     /// The AMF sent an Error Indication about a message of ours.
     ErrorIndication(ngap::ErrorIndication),
 }
@@ -54,20 +54,28 @@ impl Ue {
     }
 
     /// Opens a connection for signalling if there is none.
-    pub fn connect(&mut self) {
-        self.connect_for(RrcEstablishmentCause::MoSignalling);
+    ///
+    /// # Errors
+    /// The cell gives no connection.
+    pub async fn connect(&mut self) -> Result<(), Failure> {
+        self.connect_for(RrcEstablishmentCause::MoSignalling).await
     }
 
     /// Opens a connection if there is none, with the cause that the gNB tells the AMF. A page counts as
     /// answered then.
-    pub fn connect_for(&mut self, cause: RrcEstablishmentCause) {
+    ///
+    /// # Errors
+    /// The cell gives no connection.
+    pub async fn connect_for(&mut self, cause: RrcEstablishmentCause) -> Result<(), Failure> {
         if self.connection.is_none() {
-            self.connection = Some(self.gnb.open(cause));
+            let s_tmsi = self.guti.map(types::Guti::s_tmsi);
+            self.connection = Some(self.access.connect(cause, s_tmsi).await?);
             (self.secured, self.spoken, self.k_gnb, self.idle_since) = (false, false, None, None);
         }
         if let Some(camping) = &mut self.camping {
             camping.clear();
         }
+        Ok(())
     }
 
     /// The octets of a message as this UE would send it now: protected if security is active.
@@ -101,7 +109,7 @@ impl Ue {
         octets: Bytes,
         message: Option<&Message>,
     ) -> Result<(), Failure> {
-        self.connect();
+        self.connect().await?;
         if !std::mem::replace(&mut self.spoken, true) {
             // If the message is not protected, an authentication follows, and with it another key.
             self.derive_k_gnb();
@@ -111,7 +119,7 @@ impl Ue {
         self.nas_messages += 1;
         let s_tmsi = self.guti.map(types::Guti::s_tmsi);
         let connection = self.connection.as_mut().ok_or(Failure::ConnectionLost)?;
-        connection.send_nas(octets, s_tmsi).await.map_err(|_| Failure::ConnectionLost)
+        connection.send_nas(octets, s_tmsi).await
     }
 
     /// KgNB of the message that was protected last.
@@ -125,7 +133,7 @@ impl Ue {
         loop {
             let connection = self.connection.as_mut().ok_or(Failure::ConnectionLost)?;
             let Some(downlink) = connection.next().await else {
-                self.lose_connection();
+                self.radio_failure();
                 return Err(Failure::ConnectionLost);
             };
             match downlink {
@@ -142,15 +150,22 @@ impl Ue {
                         }
                     }
                 }
+                Downlink::SecurityMode => match &self.k_gnb {
+                    Some(k_gnb) => connection.activate_security(k_gnb).await?,
+                    None => {
+                        self.discarded += 1;
+                        tracing::debug!(supi = %self.supi, "radio security without a NAS security context");
+                    }
+                },
                 Downlink::SessionsUp(bearers) => {
                     for bearer in bearers {
-                        match self.sessions.get_mut(&bearer.id) {
+                        match self.sessions.get_mut(&bearer.id()) {
                             Some(session) => session.activate(bearer),
-                            None => drop(self.bearers.insert(bearer.id, bearer)),
+                            None => drop(self.bearers.insert(bearer.id(), bearer)),
                         }
                     }
                     if connection.confirm().await.is_none() {
-                        self.lose_connection();
+                        self.radio_failure();
                         return Err(Failure::ConnectionLost);
                     }
                     return Ok(Received::SessionsUp);
@@ -274,7 +289,7 @@ impl Ue {
         let (Some(rand), Some(autn)) = (request.rand, request.autn) else {
             return Ok(failure(GmmCause::Non5gAuthenticationUnacceptable, None));
         };
-        let name = self.gnb.config().plmn.serving_network_name();
+        let name = self.access.plmn().serving_network_name();
         let answer = match self.usim.answer(&Key::new(rand), &Key::new(autn), &name) {
             Ok(answer) => answer,
             Err(AkaFailure::Mac) => return Ok(failure(GmmCause::MacFailure, None)),

@@ -7,7 +7,7 @@ use nas::{PcoItem, PduAddress};
 use types::{PduSessionId, PduSessionType};
 
 use super::Interface;
-use crate::gnb::Bearer;
+use crate::access::Bearer;
 
 /// A PDU session. A UE owns at most 15; release and deregistration remove them.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Session {
     /// Takes radio resources into use. Packets that waited in the TUN device go first.
     pub(super) fn activate(&mut self, bearer: Bearer) {
         if let Some(interface) = &self.interface {
-            interface.connect(&bearer.tunnel);
+            interface.connect(&bearer);
         }
         self.bearer = Some(bearer);
     }
@@ -93,11 +93,11 @@ impl Session {
 
     /// Sends an IP packet through the session; `false` without radio resources.
     pub fn send(&self, packet: impl Into<Vec<u8>>) -> bool {
-        self.bearer.as_ref().map(|bearer| bearer.tunnel.send(packet)).is_some()
+        self.bearer.as_ref().map(|bearer| bearer.send(packet.into())).is_some()
     }
 
-    /// The next IP packet received, see [`Tunnel::received`](crate::user_plane::Tunnel::received).
+    /// The next IP packet received. With a TUN device, only router advertisements arrive here. Cancel-safe.
     pub async fn received(&mut self) -> Option<bytes::Bytes> {
-        self.bearer.as_mut()?.tunnel.received().await
+        self.bearer.as_mut()?.received().await
     }
 }

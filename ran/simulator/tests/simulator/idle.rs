@@ -40,7 +40,10 @@ async fn idle_world(host: u8, edit: impl FnOnce(&mut RegistrationAccept)) -> Wor
 
 async fn become_idle(network: &mut Network, ue: &mut simulator::Ue) {
     let (occurred, ()) = tokio::join!(ue.serve(), network.release(RadioNetwork::UserInactivity));
-    assert_eq!(occurred.unwrap(), NetworkEvent::Released(RadioNetwork::UserInactivity.into()));
+    assert_eq!(
+        occurred.unwrap(),
+        NetworkEvent::Released(ngap::Cause::from(RadioNetwork::UserInactivity).into())
+    );
     assert!(!ue.session_mut(id(1)).unwrap().send(b"\x45".as_slice()), "an idle UE has no radio resources");
 }
 

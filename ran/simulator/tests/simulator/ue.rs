@@ -262,7 +262,7 @@ async fn the_network_releases_a_session_and_the_connection() {
     assert_eq!(occurred.unwrap(), NetworkEvent::SessionReleased { id: one(), cause });
 
     // The tunnel is closed: packets for it are dropped and counted.
-    let user_plane = ue.gnb().user_plane().unwrap().clone();
+    let user_plane = ue.access().gnb().unwrap().user_plane().unwrap().clone();
     let before = user_plane.counters().dropped;
     network.upf_send(tunnel, b"\x45late").await;
     network.upf_send(tunnel, b"\x45late").await;
@@ -275,7 +275,10 @@ async fn the_network_releases_a_session_and_the_connection() {
     assert_eq!(user_plane.counters().dropped, before + 2);
 
     let (occurred, ()) = tokio::join!(ue.serve(), network.release(RadioNetwork::UserInactivity));
-    assert_eq!(occurred.unwrap(), NetworkEvent::Released(RadioNetwork::UserInactivity.into()));
+    assert_eq!(
+        occurred.unwrap(),
+        NetworkEvent::Released(ngap::Cause::from(RadioNetwork::UserInactivity).into())
+    );
     assert!(ue.registered() && !ue.connected());
 }
 

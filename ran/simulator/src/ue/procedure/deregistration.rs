@@ -45,6 +45,7 @@ impl Ue {
             self.send(request).await?;
         } else {
             // From idle mode the request is the connection's initial message and protected as such.
+            self.connect().await?;
             let octets = self.protect_initial(request)?;
             self.send_octets(octets.into(), Some(request)).await?;
         }

@@ -7,6 +7,7 @@ use nas::{GmmCause, GsmCause, Message, SmBody, SmMessage};
 use net::time::Instant;
 use types::PduSessionId;
 
+use crate::access::ReleaseCause;
 use crate::ue::{Failure, Received, Ue};
 
 /// Something the network did.
@@ -27,7 +28,7 @@ pub enum NetworkEvent {
         cause: GsmCause,
     },
     /// The connection was released: the UE is idle if it is registered.
-    Released(ngap::Cause),
+    Released(ReleaseCause),
     /// The AMF sent an Error Indication about this UE.
     ErrorIndication(ngap::ErrorIndication),
 }

@@ -58,7 +58,7 @@ impl Ue {
     }
 
     async fn registration(&mut self, request: RegistrationRequest) -> Result<Registered, Failure> {
-        self.connect();
+        self.connect().await?;
         let registration_type = request.registration_type;
         let build = |error: &dyn std::fmt::Display| Failure::Build(error.to_string());
         let complete = Message::RegistrationRequest(request.clone());
@@ -101,7 +101,7 @@ impl Ue {
                 Received::Nas(Message::RegistrationAccept(accept)) => {
                     let took = net::time::now().saturating_duration_since(started);
                     self.set_guti(accept.guti.or(self.guti));
-                    self.registered = true;
+                    (self.registered, self.lost) = (true, None);
                     self.registration_area.clone_from(&accept.tai_list);
                     self.periodic_update = match accept.t3512 {
                         Some(Timer::For(t3512)) => Some(t3512),

@@ -38,12 +38,13 @@ impl Ue {
         if self.connection.is_some() {
             self.send(&message).await?;
         } else {
-            let octets = self.protect_initial(&message)?;
             self.connect_for(match service_type {
                 ServiceType::MobileTerminated => RrcEstablishmentCause::MtAccess,
                 ServiceType::Data => RrcEstablishmentCause::MoData,
                 _ => RrcEstablishmentCause::MoSignalling,
-            });
+            })
+            .await?;
+            let octets = self.protect_initial(&message)?;
             self.send_octets(octets.into(), Some(&message)).await?;
         }
         let outcome = self.service_answer(uplink).await;
@@ -76,6 +77,7 @@ impl Ue {
             }
             match self.await_answer("Service Accept").await? {
                 Received::Nas(Message::ServiceAccept(accept)) => {
+                    self.lost = None;
                     self.keep_sessions(accept.pdu_session_status);
                     accepted = Some(accept);
                 }
