@@ -1,4 +1,4 @@
-//! The units of a gNB in parts as network functions of `godwit run`: `--nf cu`.
+//! The units of a gNB in parts as network functions of `godwit run`: `--nf cu`, `--nf du`.
 //!
 //! [`Unit`] is one that runs, with its administration socket: `GET /status` and `GET /stats`. The other functions say what
 //! the units of a configuration need: links, privileges, captures. A gNB knows of the core what the standards tell it, so
@@ -23,6 +23,8 @@ use crate::config::{Config, Problem};
 pub(crate) enum Unit {
     /// A CU.
     Cu(Arc<cu::Cu>, OamServer),
+    /// A DU.
+    Du(Arc<du::Du>, OamServer),
 }
 
 impl Unit {
@@ -31,11 +33,17 @@ impl Unit {
         let path = oam::socket_path(&config.run_dir, name);
         let serve =
             |routes: nf::Oam| routes.serve(&path).with_context(|| format!("cannot serve {}", path.display()));
-        match (name, &config.cu) {
-            ("cu", Some(section)) => {
+        match (name, &config.cu, &config.du) {
+            ("cu", Some(section), _) => {
                 let cu = Arc::new(cu::Cu::start(section, taps).await?);
                 let server = serve(cu_oam(&cu))?;
                 Ok(Unit::Cu(cu, server))
+            }
+            ("du", _, Some(section)) => {
+                // What the losses and the jitter of the radio links follow from: another sequence at each start.
+                let du = Arc::new(du::Du::start(section, taps, nf::random::u64()).await?);
+                let server = serve(du_oam(&du, section))?;
+                Ok(Unit::Du(du, server))
             }
             _ => bail!("the configuration has no section `{name}`"),
         }
@@ -51,6 +59,12 @@ impl Unit {
                     cu.shutdown().await;
                 }
             }
+            Unit::Du(du, server) => {
+                drop(server);
+                if let Some(du) = Arc::into_inner(du) {
+                    du.shutdown().await;
+                }
+            }
         }
     }
 }
@@ -59,6 +73,7 @@ impl Unit {
 pub(crate) fn sections(config: &Config, names: &[&str]) -> Result<(), Vec<Problem>> {
     let missing = |name: &&&str| match **name {
         "cu" => config.cu.is_none(),
+        "du" => config.du.is_none(),
         _ => false,
     };
     let problem = |name: &&str| {
@@ -79,6 +94,9 @@ pub(crate) fn links<'a>(config: &'a Config, names: &[&str]) -> Vec<(&'static str
         found.extend(cu.f1u.iter().map(|link| ("f1u", link)));
         found.extend(cu.n3.iter().map(|link| ("n3", link)));
     }
+    if let Some(du) = config.du.as_ref().filter(|_| names.contains(&"du")) {
+        found.extend([("f1u", &du.f1u), ("uu", &du.uu)]);
+    }
     found
 }
 
@@ -96,13 +114,17 @@ pub(crate) fn units(config: &Config) -> Vec<Needs<'_>> {
         let links = links(config, &[name]).into_iter();
         links.map(|(point, link)| Configured { name: point, content: Content::Tunnels, link }).collect()
     };
-    config.cu.iter().map(|cu| Needs { name: "cu", workers: &cu.workers, links: of("cu") }).collect()
+    let cu = config.cu.iter().map(|cu| Needs { name: "cu", workers: &cu.workers, links: of("cu") });
+    let du = config.du.iter().map(|du| Needs { name: "du", workers: &du.workers, links: of("du") });
+    cu.chain(du).collect()
 }
 
 /// How the units `names` carry SCTP.
 pub(crate) fn sctp(config: &Config, names: &[&str]) -> impl Iterator<Item = SctpMode> {
     let cu = config.cu.as_ref().filter(|_| names.contains(&"cu"));
-    cu.map(|cu| cu.sctp).into_iter()
+    let du = config.du.as_ref().filter(|_| names.contains(&"du"));
+    let du = du.and_then(|du| du.f1c.as_ref()).map(|f1c| f1c.sctp);
+    cu.map(|cu| cu.sctp).into_iter().chain(du)
 }
 
 /// The reference points of the units `names` that a capture tells apart from N2 and N3.
@@ -146,6 +168,50 @@ fn cu_status(cu: &cu::Cu, started: Instant) -> Value {
         "ues": status.ues,
     });
     unit_status("cu", cu.f1c(), started, of_unit)
+}
+
+/// The administration routes of a DU.
+fn du_oam(du: &Arc<du::Du>, section: &du::Config) -> nf::Oam {
+    let (status, stats, started) = (Arc::clone(du), Arc::clone(du), net::time::now());
+    let section = section.clone();
+    nf::Oam::new()
+        .get("/status", move |_| {
+            let status = du_status(&status, &section, started);
+            async move { Ok(status) }
+        })
+        .get("/stats", move |_| {
+            let stats = du_stats(stats.stats());
+            async move { Ok(stats) }
+        })
+}
+
+fn du_status(du: &du::Du, section: &du::Config, started: Instant) -> Value {
+    let uu = section.uu.gtpu.unwrap_or(SocketAddr::from(([0; 4], 0)));
+    let detail = json!({
+        "cu": section.f1c.as_ref().map(|f1c| f1c.cu.to_string()),
+        "in_service": du.is_up(),
+        "cell": format!("{:09x}", section.cell),
+    });
+    unit_status("du", uu, started, detail)
+}
+
+fn du_stats(stats: &du::Stats) -> Value {
+    json!({
+        // Packets are counted once on their way.
+        "interfaces": {"bearers": directions(stats.uplink.get(), stats.downlink.get())},
+        "drops": drops(&stats.drops),
+        "events": {
+            "delivery_statuses": stats.status_sent.get(),
+            "echo_requests": stats.echo_requests.get(),
+            "error_indications_sent": stats.error_indications_sent.get(),
+            "error_indications_received": stats.error_indications_received.get(),
+            "signalling": stats.signalling.get(),
+            "random_accesses": stats.random_accesses.get(),
+            "camps": stats.camps.get(),
+            "broadcasts": stats.broadcasts.get(),
+            "rrc_messages": stats.rrc.get(),
+        },
+    })
 }
 
 fn unit_status(name: &str, address: SocketAddr, started: Instant, detail: Value) -> Value {

@@ -52,6 +52,12 @@ async fn render(run_dir: &std::path::Path, names: &[String]) -> String {
                 gauges(&mut out, &status["detail"], &CU_GAUGES);
                 unit(&mut out, "cu", &oam::call(&socket, "GET", "/stats", None).await.unwrap_or_default());
             }
+            "du" => {
+                let in_service = if status["detail"]["in_service"] == true { 1.0 } else { 0.0 };
+                let help = "Whether the cell is in service.";
+                out.metric("fivegs_gnbdu_cell_inservice", Kind::Gauge, help).sample(&[], in_service);
+                unit(&mut out, "du", &oam::call(&socket, "GET", "/stats", None).await.unwrap_or_default());
+            }
             _ => {}
         }
     }

@@ -3,6 +3,7 @@
 //! Events go to standard output as JSON lines (see [`simulator::event`]), the log to standard error.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -14,10 +15,17 @@ use tokio::signal::unix::{SignalKind, signal};
 use types::{Dnn, Imsi, Key, PduSessionType, Plmn, SNssai, Tac};
 
 use crate::EXIT_FAILED;
+use crate::config::{self, Problem, Problems};
 
 /// Options of `godwit ran`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
+    /// UEs of gNBs in parts: they use the cells of the section `ran` of the configuration, and no gNB is simulated.
+    #[arg(long, conflicts_with_all = ["amf", "sctp", "n2", "n3", "gnbs", "gnb_id", "tac", "slices", "inactivity"])]
+    split: bool,
+    /// With --split: the configuration file.
+    #[arg(short, long, value_name = "FILE", default_value = "godwit.yaml", requires = "split")]
+    config: PathBuf,
     /// The AMF's NGAP address.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.5:38412")]
     amf: SocketAddr,
@@ -154,7 +162,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 impl Args {
     fn config(&self) -> anyhow::Result<Config> {
         Ok(Config {
-            split: None,
+            split: self.split.then(|| self.cells()).transpose()?,
             amf: self.amf,
             sctp: self.sctp,
             gnbs: self.gnbs,
@@ -181,6 +189,16 @@ impl Args {
             deregister: !self.vanish,
             release_sessions: self.release,
         })
+    }
+
+    /// The cells of gNBs in parts, from the configuration.
+    fn cells(&self) -> anyhow::Result<ue::Config> {
+        let missing = || {
+            let message = "is missing: the cells for `godwit ran --split`; the godwit.yaml of the sources has an example";
+            let problems = vec![Problem::at(1, "ran", message)];
+            Problems { file: self.config.clone(), problems }
+        };
+        Ok(config::load(&self.config)?.ran.ok_or_else(missing)?)
     }
 }
 

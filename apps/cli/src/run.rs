@@ -283,7 +283,7 @@ impl Core {
                 self.upf = Some((upf, server));
                 return Ok(());
             }
-            unit @ "cu" => {
+            unit @ ("cu" | "du") => {
                 self.units.push(gnb::Unit::start(unit, config, self.taps.as_ref()).await?);
                 return Ok(());
             }
@@ -436,7 +436,7 @@ mod tests {
     #[test]
     fn names_of_nfs_are_read_with_a_suggestion() {
         assert_eq!(nf_name("AMF"), Ok("amf"));
-        assert_eq!(nf_name("cu"), Ok("cu"));
+        assert_eq!((nf_name("cu"), nf_name("DU")), (Ok("cu"), Ok("du")));
         assert!(nf_name("amff").unwrap_err().contains("did you mean `amf`?"));
         assert!(nf_name("x").unwrap_err().contains("there are"));
     }

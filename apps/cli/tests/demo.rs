@@ -123,6 +123,52 @@ fn every_network_function_in_its_own_process_and_several_gnbs() {
     scratch.assert_clean();
 }
 
+/// UEs, DU, CU and core, each in processes of their own; packets go through the kernel, partly past it, or all past it.
+#[test]
+fn a_gnb_in_parts_serves_ues_in_each_model() {
+    let _turn = alone();
+    for (model, memifs) in [("kernel", [false; 2]), ("hybrid", [true, false]), ("bypass", [true, true])] {
+        let scratch = Scratch::new();
+        let pcap = scratch.file("pcap");
+        let mut demo = scratch.demo(&["--split", "--model", model, "--ues", "2", "--download-mb", "5"]);
+        demo.arg("--pcap").arg(&pcap);
+        let report = report(demo, &scratch.file("report.json"));
+        assert_complete(&report, 2, 5_000_000);
+        let named =
+            |name: &str| report["checks"].as_array().unwrap().iter().any(|check| check["name"] == name);
+        for name in ["ping over IPv6", "video", "CU", "F1-U of the CU", "DU", "deregistration", "end"] {
+            assert!(named(name), "{model}: {name}\n{report:#}");
+        }
+        let octets = |file: &str| std::fs::metadata(pcap.join(file)).unwrap().len();
+        for (file, least) in [("cu/f1c", 1000), ("cu/n2", 1000), ("cu/f1u", 5_000_000), ("cu/n3", 5_000_000)]
+        {
+            assert!(octets(&format!("{file}.pcapng")) > least, "{model}: {file}");
+        }
+        assert!(octets("du/uu.pcapng") > 5_000_000, "{model}");
+        // Frames of a memif carry the addresses that only the two programs know.
+        for (file, link, expected) in [("cu/f1u", 212, memifs[0]), ("cu/n3", 210, memifs[1])] {
+            let bytes = std::fs::read(pcap.join(format!("{file}.pcapng"))).unwrap();
+            let found = bytes.windows(8).any(|part| part == [10, link, 0, 1, 10, link, 0, 2]);
+            assert_eq!(found, expected, "{model}: {file} by memif");
+        }
+        scratch.assert_clean();
+    }
+}
+
+#[test]
+fn a_gnb_in_parts_that_is_interrupted_leaves_nothing() {
+    let _turn = alone();
+    for (what, file) in [("CU", "run/cu.sock"), ("DU", "run/du.sock"), ("simulator", "ran.log")] {
+        let scratch = Scratch::new();
+        let mut demo = scratch.demo(&["--split", "--model", "bypass", "--ues", "20", "--serve"]);
+        let mut child = demo.process_group(0).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        wait_for(&scratch, &mut child, what, |folder| folder.join(file).exists());
+        signal(&child, "INT");
+        assert_eq!(child.wait().unwrap().code(), Some(130), "at {what}");
+        scratch.assert_clean();
+    }
+}
+
 /// As a user without any rights: in a user namespace.
 #[test]
 fn an_ordinary_user_can_run_it() {
@@ -211,6 +257,9 @@ fn killed_it_takes_everything_along() {
 fn nonsense_is_refused_before_anything_starts() {
     let scratch = Scratch::new();
     for arguments in [["--ues", "0"], ["--ues", "many"], ["--download-mb", "-1"]] {
+        assert_eq!(scratch.demo(&arguments).output().unwrap().status.code(), Some(2), "{arguments:?}");
+    }
+    for arguments in [["--model", "hybrid"], ["--split", "--gnbs=2"], ["--split", "--model=none"]] {
         assert_eq!(scratch.demo(&arguments).output().unwrap().status.code(), Some(2), "{arguments:?}");
     }
     let output = scratch.demo(&["--json", "/nonexistent/report.json"]).output().unwrap();

@@ -5,6 +5,8 @@
 //!   (each with a TUN) ──  gNBs  ── 10.200.0.0/24 ── all NFs + UPF ── 10.201.0.0/24 ── HTTP server
 //!                         .2 n2    N2 and N3     .1 n2           .1 n6            .2 n6
 //! ```
+//! With a gNB in parts ([`Options::split`]) CU and DU are further processes, each in a namespace of its own (`split.rs`).
+//!
 //! Used by `godwit demo`, the experiments and the end-to-end tests. The NFs and the simulator are real `godwit`
 //! processes, configured by a generated `godwit.yaml`; they do not know that they run in a lab.
 //!
@@ -21,6 +23,7 @@ mod network;
 mod server;
 mod settings;
 mod simulator;
+mod split;
 
 use std::path::{Path, PathBuf};
 
@@ -33,6 +36,7 @@ use serde_json::Value;
 pub use network::{CORE_N2, CORE_N6, CORE_N6_IPV6, DN, DN_IPV6, HTTP_PORT, RAN_N2};
 pub use settings::default_subscriber;
 pub use simulator::{Simulator, SimulatorEvent, SimulatorOptions};
+pub use split::Model;
 
 /// Every NF, in the order in which they start.
 pub const NFS: [&str; 8] = ["nrf", "udr", "udm", "ausf", "pcf", "upf", "smf", "amf"];
@@ -54,6 +58,8 @@ pub struct Options {
     pub subscribers: Vec<store::Subscriber>,
     /// Run each NF in a process of its own instead of one process for all.
     pub processes: bool,
+    /// A gNB in parts instead of gNBs in one piece: CU and DU in processes and namespaces of their own.
+    pub split: Option<Model>,
     /// Makes certificates with `godwit certs` before the core starts.
     pub certificates: bool,
     /// Folder for the core's captures of its reference points.
@@ -74,6 +80,7 @@ impl Options {
             godwit: find_godwit()?,
             subscribers: (0..ues).map(default_subscriber).collect(),
             processes: false,
+            split: None,
             certificates: false,
             pcap: None,
             log: "info".to_owned(),
@@ -88,6 +95,8 @@ pub struct Lab {
     core: NetNs,
     ran: NetNs,
     dn: NetNs,
+    /// Those of CU and DU, with a gNB in parts.
+    units: Option<[NetNs; 2]>,
     /// Fields are dropped in this order: processes first, then what they use.
     nfs: Vec<NfProcess>,
     server: server::Server,
@@ -108,17 +117,20 @@ impl Lab {
     pub async fn start(options: Options) -> anyhow::Result<Lab> {
         let folder =
             tempfile::Builder::new().prefix("godwit-lab-").tempdir().context("make a temporary folder")?;
-        let network::Namespaces { core, ran, dn } = network::build().await?;
+        let network::Namespaces { core, units, ran, dn } = network::build(options.split.is_some()).await?;
         let server = server::Server::start(&dn).context("start the data network's HTTP server")?;
 
         let mut configuration = settings::configuration(folder.path(), &options.log);
+        if let Some(model) = options.split {
+            split::add(&mut configuration, model, folder.path());
+        }
         (options.edit)(&mut configuration);
         // JSON is also YAML.
         let text = serde_json::to_string_pretty(&configuration).context("write the configuration")?;
         std::fs::write(folder.path().join("godwit.yaml"), text).context("write the configuration")?;
         settings::provision(folder.path(), options.subscribers).await?;
 
-        let mut lab = Lab { godwit: options.godwit, core, ran, dn, nfs: Vec::new(), server, folder };
+        let mut lab = Lab { godwit: options.godwit, core, ran, dn, units, nfs: Vec::new(), server, folder };
         if options.certificates {
             let made = lab.godwit(&["certs"]).output(START_LIMIT).await.context("run `godwit certs`")?;
             anyhow::ensure!(made.status.success(), "godwit certs: {}", String::from_utf8_lossy(&made.stderr));
@@ -137,6 +149,14 @@ impl Lab {
             lab.start_nf("core", &[], options.pcap.as_deref())?;
         }
         lab.ready().await?;
+        if lab.units.is_some() {
+            for name in ["cu", "du"] {
+                // Captures of different namespaces are different files.
+                let pcap = options.pcap.as_ref().map(|folder| folder.join(name));
+                lab.start_nf(name, &["--nf", name], pcap.as_deref())?;
+                lab.nf_ready(name).await?;
+            }
+        }
         Ok(lab)
     }
 
@@ -145,7 +165,7 @@ impl Lab {
         &self.core
     }
 
-    /// The namespace of the gNBs.
+    /// The namespace of the gNBs, or of the UEs of a gNB in parts.
     pub fn ran(&self) -> &NetNs {
         &self.ran
     }
@@ -204,7 +224,7 @@ impl Lab {
     /// # Errors
     /// The process could not be started.
     pub fn simulate(&self, options: &SimulatorOptions) -> anyhow::Result<Simulator> {
-        Simulator::start(&self.godwit, &self.ran, self.folder.path(), options)
+        Simulator::start(&self.godwit, &self.ran, self.folder.path(), options, self.units.is_some())
     }
 
     /// Process identifiers of the core, by name (`core`, or each NF's).
@@ -278,13 +298,19 @@ impl Lab {
         arguments: &[&str],
         pcap: Option<&Path>,
     ) -> anyhow::Result<()> {
+        let unit = self.units.as_ref().and_then(|[cu, du]| match name {
+            "cu" => Some(cu),
+            "du" => Some(du),
+            _ => None,
+        });
+        let namespace = unit.unwrap_or(&self.core);
         let mut command =
             Command::new(&self.godwit).arg("run").arg("-c").arg(self.configuration()).args(arguments);
         if let Some(folder) = pcap {
             command = command.arg("--pcap").arg(folder);
         }
         let child = command
-            .namespace(&self.core)
+            .namespace(namespace)
             .stdout(log_file(self.folder.path(), name)?)
             .stderr(log_file(self.folder.path(), name)?)
             .spawn()

@@ -1,10 +1,12 @@
-//! The topology: three namespaces and two links.
+//! The topology: three namespaces and two links; with a gNB in parts five and four.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::Context as _;
 use net::link::{Cidr, Links};
 use net::netns::NetNs;
+
+use crate::split;
 
 /// The core's address towards the gNBs (N2 and N3).
 pub const CORE_N2: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
@@ -32,21 +34,25 @@ const N6: &str = "n6";
 /// Packets that a link may queue: bursts of several UEs.
 const QUEUE: u32 = 4096;
 
-/// The three namespaces.
+/// The namespaces.
 pub(crate) struct Namespaces {
     pub core: NetNs,
+    /// Those of CU and DU, with a gNB in parts.
+    pub units: Option<[NetNs; 2]>,
+    /// That of the gNBs, or of the UEs of a gNB in parts.
     pub ran: NetNs,
     pub dn: NetNs,
 }
 
 /// Builds the namespaces with their links, addresses and routes.
-pub(crate) async fn build() -> anyhow::Result<Namespaces> {
+pub(crate) async fn build(in_parts: bool) -> anyhow::Result<Namespaces> {
     let new = || {
         NetNs::new()
             .context("create a network namespace (needs root, or user namespaces: see `godwit doctor`)")
     };
     let (core, ran, dn) = (new()?, new()?, new()?);
-    for namespace in [&core, &ran, &dn] {
+    let units = if in_parts { Some([new()?, new()?]) } else { None };
+    for namespace in [&core, &ran, &dn].into_iter().chain(units.iter().flatten()) {
         // No other host is on these links. Without duplicate address detection IPv6 addresses work at
         // once, not after a second.
         net::sysctl::set_in(namespace, "net.ipv6.conf.default.accept_dad", "0")?;
@@ -55,7 +61,18 @@ pub(crate) async fn build() -> anyhow::Result<Namespaces> {
     let n2 =
         Link { name: N2, near: CORE_N2, near_ipv6: ipv6(0x200, 1), far: RAN_N2, far_ipv6: ipv6(0x200, 2) };
     let n6 = Link { name: N6, near: CORE_N6, near_ipv6: CORE_N6_IPV6, far: DN, far_ipv6: DN_IPV6 };
-    n2.build(&at_core, &ran).await?;
+    match &units {
+        None => n2.build(&at_core, &ran).await?,
+        Some([cu, du]) => {
+            n2.build(&at_core, cu).await?;
+            let (near, far) = (split::CU_F1, split::DU_F1);
+            let f1 = Link { name: "f1", near, near_ipv6: ipv6(0x202, 1), far, far_ipv6: ipv6(0x202, 2) };
+            f1.build(&Links::in_ns(cu)?, du).await?;
+            let (near, far) = (split::DU_UU, split::UE_UU);
+            let uu = Link { name: "uu", near, near_ipv6: ipv6(0x203, 1), far, far_ipv6: ipv6(0x203, 2) };
+            uu.build(&Links::in_ns(du)?, &ran).await?;
+        }
+    }
     n6.build(&at_core, &dn).await?;
 
     // The data network routes UE addresses to the UPF, as an operator's routers do, so no NAT is
@@ -63,10 +80,10 @@ pub(crate) async fn build() -> anyhow::Result<Namespaces> {
     let at_dn = Links::in_ns(&dn)?;
     at_dn.add_route(pool(UE_POOL), Some(IpAddr::V4(CORE_N6)), Some(N6)).await?;
     at_dn.add_route(pool(UE_POOL_IPV6), Some(IpAddr::V6(CORE_N6_IPV6)), Some(N6)).await?;
-    Ok(Namespaces { core, ran, dn })
+    Ok(Namespaces { core, units, ran, dn })
 }
 
-/// One link; its near end is in the core.
+/// One link.
 struct Link {
     name: &'static str,
     near: Ipv4Addr,
@@ -76,11 +93,15 @@ struct Link {
 }
 
 impl Link {
-    async fn build(&self, at_core: &Links, far: &NetNs) -> anyhow::Result<()> {
+    async fn build(&self, at_near: &Links, far: &NetNs) -> anyhow::Result<()> {
         let at_far = Links::in_ns(far)?;
-        at_core.add_veth(self.name, self.name, far).await?;
-        for (links, ipv4, ipv6) in [(at_core, self.near, self.near_ipv6), (&at_far, self.far, self.far_ipv6)]
+        at_near.add_veth(self.name, self.name, far).await?;
+        for (links, ipv4, ipv6) in [(at_near, self.near, self.near_ipv6), (&at_far, self.far, self.far_ipv6)]
         {
+            // A packet of a UE fits with the headers of the units' tunnels.
+            if !matches!(self.name, N6) {
+                links.set_mtu(self.name, split::MTU).await?;
+            }
             links.set_txqueuelen(self.name, QUEUE).await?;
             links.up(self.name).await?;
             for (address, prefix) in [(IpAddr::V4(ipv4), 24), (IpAddr::V6(ipv6), 64)] {
@@ -111,7 +132,7 @@ mod tests {
     /// Real programs reach the data network from the core, over IPv4 and IPv6.
     #[tokio::test]
     async fn the_data_network_serves_both_families() {
-        let network = build().await.expect("the right to create namespaces");
+        let network = build(false).await.expect("the right to create namespaces");
         let server = Server::start(&network.dn).unwrap();
         for host in [DN.to_string(), format!("[{DN_IPV6}]")] {
             let url = format!("http://{host}:{HTTP_PORT}");

@@ -77,10 +77,14 @@ pub(crate) fn configuration(folder: &Path, log: &str) -> Value {
 }
 
 /// Whether an NF with this status is ready: registered at the NRF if it has an SBI, and with a user
-/// plane if it is the SMF.
+/// plane if it is the SMF. A CU has an AMF then, and a DU a CU that serves its cell.
 pub(crate) fn is_ready(nf: &str, status: &Value) -> bool {
     let registered = matches!(nf, "nrf" | "upf") || status["registered"] == true;
     let upfs = status["detail"]["upfs"].as_array();
     let user_plane = nf != "smf" || upfs.is_some_and(|upfs| upfs.iter().any(|upf| upf["associated"] == true));
-    registered && user_plane
+    match nf {
+        "cu" => status["detail"]["amf"].is_string(),
+        "du" => status["detail"]["in_service"] == true,
+        _ => registered && user_plane,
+    }
 }

@@ -85,18 +85,24 @@ pub struct Simulator {
 const STOP_LIMIT_PER_UE: Duration = Duration::from_millis(50);
 
 impl Simulator {
+    /// `in_parts`: the UEs use the gNB in parts that the configuration in `folder` describes; `options.gnbs` does not count.
     pub(crate) fn start(
         godwit: &Path,
         namespace: &NetNs,
         folder: &Path,
         options: &SimulatorOptions,
+        in_parts: bool,
     ) -> anyhow::Result<Simulator> {
         let amf = format!("{}:38412", crate::CORE_N2);
         let address = crate::RAN_N2.to_string();
-        let mut command = Command::new(godwit)
-            .args(["ran", "--amf", &amf, "--n2", &address])
-            .args(["--ues", &options.ues.to_string(), "--gnbs", &options.gnbs.to_string()])
-            .args(["--session", &options.session_type]);
+        let mut command = Command::new(godwit).arg("ran");
+        command = if in_parts {
+            command.args(["--split", "-c"]).arg(folder.join("godwit.yaml"))
+        } else {
+            let gnbs = options.gnbs.to_string();
+            command.args(["--amf", &amf, "--n2", &address, "--gnbs", &gnbs])
+        };
+        command = command.args(["--ues", &options.ues.to_string(), "--session", &options.session_type]);
         if options.tun {
             command = command.arg("--tun");
         }

@@ -56,6 +56,10 @@ pub struct Config {
     pub upf: upf::Config,
     /// Central unit of a gNB; `None`: the file has no such section.
     pub cu: Option<cu::Config>,
+    /// Distributed unit of a gNB; `None`: the file has no such section.
+    pub du: Option<du::Config>,
+    /// The cells of `godwit ran --split`; `None`: the file has no such section.
+    pub ran: Option<ue::Config>,
 }
 
 /// Default path of the store's key: in another folder than the store, so that a copy of the store's
@@ -69,7 +73,7 @@ pub const SECTIONS: &[&str] = &["nrf", "udr", "udm", "ausf", "pcf", "upf", "smf"
 
 /// Sections of the units of a gNB in parts (docs/split-ran.md), in the order of starting. Each is run by its name only, and
 /// each may be absent.
-pub const GNB_SECTIONS: &[&str] = &["cu"];
+pub const GNB_SECTIONS: &[&str] = &["cu", "du"];
 
 /// Names of everything that `godwit run --nf` can run, in the order of starting.
 pub fn runnable() -> impl Iterator<Item = &'static str> {
@@ -161,6 +165,8 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
     let smf = reader.section::<smf::Config>("smf", &["slices"]);
     let mut upf = reader.section::<upf::Config>("upf", &[]);
     let cu = reader.absent_or::<cu::Config>("cu", &["plmn", "slices"]);
+    let du = reader.absent_or::<du::Config>("du", &["plmn", "slices"]);
+    let ran = reader.absent_or::<ue::Config>("ran", &[]);
     if let Some(upf) = &mut upf {
         sockets(&root, Transport::Tcp, &mut upf.core);
     }
@@ -184,6 +190,8 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
             smf: smf?,
             upf: upf?,
             cu: cu?,
+            du: du?,
+            ran: ran?,
         })
     })();
     match config {
@@ -234,7 +242,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn top_level_keys(&mut self) {
-        let known = || SHARED.iter().copied().chain(runnable());
+        let known = || SHARED.iter().copied().chain(runnable()).chain(["ran"]);
         for (key, _) in self.root.entries() {
             if known().any(|name| name == key.name) {
                 continue;
@@ -342,6 +350,9 @@ mod tests {
         let cu = config.cu.unwrap();
         assert_eq!((cu.plmn, cu.slices), (config.plmn, config.slices));
         assert_eq!(cu.n2.unwrap().amf, [config.amf.ngap]);
+        let (du, ran) = (config.du.unwrap(), config.ran.unwrap());
+        assert_eq!(Some(du.f1c.unwrap().cu), cu.f1c);
+        assert_eq!((ran.cells[0].id, Some(ran.cells[0].du)), (du.cell, du.uu.gtpu));
         assert!(parse(SHIPPED).unwrap().cu.is_none(), "comments are comments");
     }
 
@@ -373,6 +384,21 @@ mod tests {
                 "`127.0.0.7:2152` is the address of upf.gtpu already",
                 true,
             ),
+            (
+                "  cell: 4097 ",
+                "  cell: 8193 ",
+                "du.cell: `8193` is a cell of gNB 2, but cu.gnb_id is 1",
+                true,
+            ),
+            ("  cell: 4097 ", "  cell: 99999999999 ", "du.cell", true),
+            (
+                "127.0.0.22:2152",
+                "127.0.0.21:2152",
+                "`127.0.0.21:2152` is the address of cu.f1u[0].gtpu already",
+                true,
+            ),
+            ("  f1c: {local", "  # {local", "du.f1c: is missing", false),
+            ("{id: 4097, du:", "{id: 4097, dv:", "ran.cells[0].dv: unknown key; did you mean `du`?", true),
             ("127.0.0.23:2152", "10.45.0.9:2152", "contains 10.45.0.9, the address of cu", false),
         ] {
             let (shown, near) = said(from, to);

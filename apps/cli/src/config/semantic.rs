@@ -26,6 +26,12 @@ pub fn check(config: &Config, root: &Node, problems: &mut Vec<Problem>) {
     if let Some(cu) = &config.cu {
         central_unit(cu, root, problems);
     }
+    if let Some(du) = &config.du {
+        distributed_unit(du, config.cu.as_ref(), root, problems);
+    }
+    if let Some(Err(message)) = config.ran.as_ref().map(ue::Config::check) {
+        problems.push(from_validate(root, "ran", &message));
+    }
     if let Err(error) = telemetry::log::validate(&config.log) {
         problems.push(Problem::at(root.line_of("log"), "log", error.to_string()));
     }
@@ -48,6 +54,35 @@ fn central_unit(cu: &cu::Config, root: &Node, problems: &mut Vec<Problem>) {
         problems.push(Problem::at(line, "cu.n2", message));
     }
 }
+
+/// A DU needs F1-C. If its CU is in the same file, both must agree about the cell.
+fn distributed_unit(du: &du::Config, cu: Option<&cu::Config>, root: &Node, problems: &mut Vec<Problem>) {
+    if let Err(message) = du.check() {
+        problems.push(from_validate(root, "du", &message));
+    }
+    let Some(f1c) = &du.f1c else {
+        let message = "is missing: `{local: 127.0.0.22, cu: \"127.0.0.21:38472\"}`, for example";
+        return problems.push(Problem::at(root.line_of("du"), "du.f1c", message));
+    };
+    let Some(cu) = cu.filter(|cu| cu.f1c == Some(f1c.cu)) else { return };
+    let of_cell = du.cell >> CELL_BITS;
+    if of_cell != u64::from(cu.gnb_id) {
+        let message = format!(
+            "`{}` is a cell of gNB {of_cell}, but cu.gnb_id is {}: its cells are {} and those that follow",
+            du.cell,
+            cu.gnb_id,
+            u64::from(cu.gnb_id) << CELL_BITS
+        );
+        problems.push(Problem::at(root.line_of("du.cell"), "du.cell", message));
+    }
+    if du.tac != cu.tac {
+        let message = format!("`{}` is not the tracking area of its CU, {}", du.tac, cu.tac);
+        problems.push(Problem::at(root.line_of("du.tac"), "du.tac", message));
+    }
+}
+
+/// Bits of a cell's number within its gNB, at the end of the NR Cell Identity (36 bits, 24 of them the gNB's).
+const CELL_BITS: u32 = 12;
 
 /// SMF and UPF must agree about data networks: the SMF hands out addresses that the UPF routes.
 fn data_networks(config: &Config, root: &Node, problems: &mut Vec<Problem>) {
@@ -120,8 +155,12 @@ fn sockets(config: &Config) -> Vec<(String, IpAddr)> {
         let links = cu.f1u.iter().chain(&cu.n3).filter_map(|link| link.gtpu);
         links.chain(cu.f1c).map(|address| ("cu".to_owned(), address.ip()))
     });
+    let du = config.du.iter().flat_map(|du| {
+        let links = [&du.f1u, &du.uu].into_iter().filter_map(|link| link.gtpu);
+        links.map(|address| ("du".to_owned(), address.ip()))
+    });
     let fixed = fixed.map(|(name, address)| (name.to_owned(), address)).into_iter();
-    fixed.chain(gtpu).chain(cu).collect()
+    fixed.chain(gtpu).chain(cu).chain(du).collect()
 }
 
 /// Whether two data networks can have the same UE addresses: in different network instances, unless the kernel routes

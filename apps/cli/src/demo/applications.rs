@@ -1,5 +1,6 @@
-//! The system's own programs, run inside UEs' namespaces: `ping` and `curl`.
+//! The system's own programs, run inside UEs' namespaces: `ping`, `curl` and `ffmpeg`.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
@@ -132,6 +133,76 @@ fn parse_curl(text: &str) -> anyhow::Result<Download> {
     Ok(Download { bytes, mbps })
 }
 
+/// Pictures per second of the video.
+const PICTURES_PER_S: u64 = 25;
+/// Length of the video, seconds.
+const VIDEO_S: u64 = 4;
+/// Pictures between two that need no other one.
+const GROUP: u64 = 12;
+/// UDP port of the video.
+const VIDEO_PORT: u16 = 5004;
+/// Time limit for the video.
+const VIDEO_LIMIT: Duration = Duration::from_secs(30);
+
+/// Result of a video.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Video {
+    /// Pictures sent.
+    pub sent: u64,
+    /// Pictures that arrived and were decoded.
+    pub shown: u64,
+}
+
+impl Video {
+    /// Whether all pictures arrived, but for the group that the player may miss at its start and the last one, which no
+    /// other follows to end it.
+    pub fn is_whole(&self) -> bool {
+        self.shown <= self.sent && self.shown + GROUP >= self.sent
+    }
+}
+
+/// Streams a test picture from `from` to `address`, that of the UE in `to`, as MPEG transport stream over UDP in real time.
+pub async fn video(from: &NetNs, to: &NetNs, address: Ipv4Addr) -> anyhow::Result<Video> {
+    let (rate, length) = (PICTURES_PER_S.to_string(), VIDEO_S.to_string());
+    let source = format!("testsrc=size=640x360:rate={rate}");
+    // Packets of 1316 octets, seven of the transport stream, fit the session's MTU.
+    let url = format!("udp://{address}:{VIDEO_PORT}?pkt_size=1316");
+    let quiet = ["-nostdin", "-hide_banner", "-loglevel", "error"];
+    let player = Command::new("ffmpeg")
+        .args(quiet)
+        .args(["-progress", "pipe:1", "-probesize", "100000", "-analyzeduration", "500000"])
+        .args(["-i", &format!("udp://0.0.0.0:{VIDEO_PORT}?timeout=5000000"), "-f", "null", "-"])
+        .namespace(to)
+        .output(VIDEO_LIMIT);
+    let camera = async {
+        // The player has to listen first: what nobody listens for is refused.
+        net::time::sleep(Duration::from_secs(1)).await;
+        Command::new("ffmpeg")
+            .args(quiet)
+            .args(["-re", "-f", "lavfi", "-i", &source, "-t", &length])
+            .args(["-c:v", "mpeg2video", "-g", &GROUP.to_string(), "-b:v", "2M", "-f", "mpegts", &url])
+            .namespace(from)
+            .output(VIDEO_LIMIT)
+            .await
+    };
+    let (player, camera) = tokio::join!(player, camera);
+    let camera = camera.context("send a video with ffmpeg")?;
+    if !camera.status.success() {
+        bail!("ffmpeg did not send: {}", String::from_utf8_lossy(&camera.stderr).trim());
+    }
+    // The end of the stream is silence, an error to the player: only its count tells.
+    let player = player.context("receive a video with ffmpeg")?;
+    let shown = parse_pictures(&String::from_utf8_lossy(&player.stdout)).with_context(|| {
+        format!("ffmpeg received nothing: {}", String::from_utf8_lossy(&player.stderr).trim())
+    })?;
+    Ok(Video { sent: PICTURES_PER_S * VIDEO_S, shown })
+}
+
+/// Reads the last `frame=100` of ffmpeg's progress.
+fn parse_pictures(text: &str) -> Option<u64> {
+    text.lines().rev().find_map(|line| line.strip_prefix("frame=")?.trim().parse().ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,6 +222,16 @@ mod tests {
         let none = "5 packets transmitted, 0 received, +5 errors, 100% packet loss, time 4100ms\n";
         assert_eq!(parse_ping(none).unwrap().received, 0);
         assert!(parse_ping("").is_err());
+    }
+
+    #[test]
+    fn ffmpeg_output() {
+        let text = "frame=12\nfps=25.0\nprogress=continue\nframe=99\nfps=25.0\nprogress=end\n";
+        assert_eq!(parse_pictures(text), Some(99));
+        assert_eq!(parse_pictures("progress=end\n"), None);
+        for (shown, whole) in [(100, true), (88, true), (87, false), (101, false), (0, false)] {
+            assert_eq!(Video { sent: 100, shown }.is_whole(), whole, "{shown}");
+        }
     }
 
     #[test]

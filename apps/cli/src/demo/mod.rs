@@ -1,8 +1,8 @@
 //! `godwit demo`: a network on this machine, real applications through it, and a summary.
 //!
 //! Flow ([`show`]): build the lab and start the core; start gNBs and UEs and watch them register and
-//! set up sessions; `ping` from every UE; download by HTTP with `curl` through one UE; read the NFs'
-//! counters; let all UEs deregister. Each step adds checks to the report. After a failed step, the
+//! set up sessions; `ping` from every UE; download by HTTP with `curl` through one UE; with `--split`, a video by `ffmpeg` to
+//! one UE, if it is installed; read the NFs' counters; let all UEs deregister. Each step adds checks to the report. After a failed step, the
 //! later steps that do not need it still run. The exit code is 0 only when every check passed.
 //!
 //! Without root the process first enters its own user namespace, in which it has the rights for all
@@ -12,11 +12,12 @@ mod applications;
 mod progress;
 mod report;
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use lab::{Lab, Simulator, SimulatorOptions};
+use lab::{Lab, Model, Simulator, SimulatorOptions};
 use net::capability::{self, Capability};
 use net::netns::NetNs;
 use net::time::{self, Duration};
@@ -55,7 +56,14 @@ pub struct Args {
     /// Run each network function in a process of its own.
     #[arg(long)]
     processes: bool,
-    /// Write pcapng captures of N2, N3, N4, N6 and SBI into this folder.
+    /// A gNB in parts, CU and DU, instead of gNBs in one piece: each unit a process in a namespace of its own.
+    #[arg(long, conflicts_with = "gnbs")]
+    split: bool,
+    /// What of the user plane goes past the kernel by memif, with --split: nothing (kernel), F1-U (hybrid), or all from the
+    /// UEs to the UPF (bypass).
+    #[arg(long, value_name = "MODEL", requires = "split", default_value = "kernel")]
+    model: Model,
+    /// Write pcapng captures of N2, N3, N4, N6 and SBI into this folder; with --split, those of CU and DU into folders in it.
     #[arg(long, value_name = "DIR")]
     pcap: Option<PathBuf>,
     /// Keep the network running afterwards, until interrupted.
@@ -145,6 +153,7 @@ async fn show(args: &Args, pcap: Option<PathBuf>) -> anyhow::Result<Report> {
         }
     }
     options.processes = args.processes;
+    options.split = args.split.then_some(args.model);
     options.pcap = pcap;
     let mut lab = match Lab::start(options).await {
         Ok(lab) => lab,
@@ -164,6 +173,12 @@ async fn show(args: &Args, pcap: Option<PathBuf>) -> anyhow::Result<Report> {
     let ues = attach(&mut simulator, args.ues, &progress, &mut report).await;
     if !ues.is_empty() {
         traffic(&lab, &ues, args, &progress, &mut report).await;
+    }
+    if args.split {
+        if let Some((ue, address)) = ues.first().and_then(|ue| Some((ue, ue.ipv4?))) {
+            video(&lab, ue, address, &progress, &mut report).await;
+        }
+        units(&lab, &mut report).await;
     }
     account(&lab, &mut report).await;
 
@@ -191,6 +206,7 @@ struct Ue {
     namespace: NetNs,
     /// Path of the UE's namespace, to be printed.
     path: String,
+    ipv4: Option<Ipv4Addr>,
     ipv6: bool,
 }
 
@@ -231,6 +247,7 @@ async fn attach(
                         supi: event.text("supi").unwrap_or_default().to_owned(),
                         namespace,
                         path: event.text("netns").unwrap_or_default().to_owned(),
+                        ipv4: event.text("ipv4").and_then(|address| address.parse().ok()),
                         ipv6: event.text("ipv6").is_some(),
                     }),
                     Err(error) => failures.push(output::with_causes(&error)),
@@ -275,6 +292,51 @@ async fn traffic(lab: &Lab, ues: &[Ue], args: &Args, progress: &Progress, report
             step.failed("failed");
             report.download = Download::default();
             report.check("download", false, output::with_causes(&error));
+        }
+    }
+}
+
+/// A video from the data network to a UE, if ffmpeg is installed.
+async fn video(lab: &Lab, ue: &Ue, address: Ipv4Addr, progress: &Progress, report: &mut Report) {
+    if capability::program("ffmpeg").is_none() {
+        return report.check("video", true, "left out: ffmpeg is not installed".to_owned());
+    }
+    let step = progress.step("video to a UE");
+    match applications::video(lab.dn(), &ue.namespace, address).await {
+        Ok(video) => {
+            step.done(&format!("{} of {} pictures", video.shown, video.sent));
+            let detail = format!("{} of {} pictures arrived and were decoded", video.shown, video.sent);
+            report.check("video", video.is_whole(), detail);
+        }
+        Err(error) => {
+            step.failed("failed");
+            report.check("video", false, output::with_causes(&error));
+        }
+    }
+}
+
+/// Reads the counters of CU and DU: what went to UEs must have gone through both.
+async fn units(lab: &Lab, report: &mut Report) {
+    match lab.oam("cu", "GET", "/status").await {
+        Ok(status) => {
+            let (ues, dus) = (&status["detail"]["ues"], &status["detail"]["f1_dus"]);
+            report.check(
+                "CU",
+                *ues == report.registered && *dus == 1,
+                format!("{ues} UEs connected by {dus} DU"),
+            );
+        }
+        Err(error) => report.check("CU", false, error.to_string()),
+    }
+    for (name, unit, interface) in [("F1-U of the CU", "cu", "f1u"), ("DU", "du", "bearers")] {
+        match lab.oam(unit, "GET", "/stats").await {
+            Ok(stats) => {
+                let bytes = stats["interfaces"][interface]["downlink"]["bytes"].as_u64().unwrap_or(0);
+                let drops = &stats["drops"];
+                let detail = format!("{} MB went to UEs; drops: {drops}", bytes / 1_000_000);
+                report.check(name, bytes >= report.download.bytes && bytes > 0, detail);
+            }
+            Err(error) => report.check(name, false, error.to_string()),
         }
     }
 }
