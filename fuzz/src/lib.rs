@@ -10,6 +10,7 @@
 mod cotcp;
 mod cu;
 mod du;
+mod du_control;
 pub mod mutate;
 mod n4;
 mod offload;

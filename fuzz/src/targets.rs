@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::{cotcp, cu, du, n4, offload, pdcp, pipeline, rlc, rrc, rules, ue};
+use crate::{cotcp, cu, du, du_control, n4, offload, pdcp, pipeline, rlc, rrc, rules, ue};
 
 /// One decoder or endpoint.
 pub struct Target {
@@ -25,6 +25,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "cotcp-wired", run: cotcp::wired, seeds: cotcp::wired_seeds },
     Target { name: "cu", run: cu::run, seeds: cu::seeds },
     Target { name: "du", run: du::run, seeds: du::seeds },
+    Target { name: "du_control", run: du_control::run, seeds: du_control::seeds },
     Target { name: "f1ap", run: f1ap, seeds: || folder("f1ap") },
     Target { name: "gtpu", run: gtpu, seeds: || folder("gtpu") },
     Target { name: "ip", run: ip, seeds: || folder("ip") },
@@ -59,7 +60,7 @@ pub const TARGETS: &[Target] = &[
 ];
 
 /// The files of `seeds/<name>`; empty when the folder is missing.
-fn folder(name: &str) -> Vec<Vec<u8>> {
+pub(crate) fn folder(name: &str) -> Vec<Vec<u8>> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);
     let mut files: Vec<_> =
         std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();

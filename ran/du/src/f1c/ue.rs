@@ -15,8 +15,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 const ACCESS_NS: u64 = 5 * SECOND_NS;
 /// How long the CU may take to answer the first message of a UE.
 const ANSWER_NS: u64 = 5 * SECOND_NS;
-/// How long the CU may take to command the release that the DU has asked for.
-const COMMAND_NS: u64 = 5 * SECOND_NS;
+/// How long the CU may take to command the release that the DU has asked for: it asks the AMF first.
+const COMMAND_NS: u64 = 10 * SECOND_NS;
 
 /// Why a UE cannot be served whose tunnel leads nowhere.
 pub(super) const NO_TUNNEL: Cause = Cause::Transport(Transport::TransportResourceUnavailable);

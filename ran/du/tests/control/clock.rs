@@ -238,7 +238,9 @@ fn a_release_that_the_cu_does_not_command_becomes_a_reset() {
     let (c_rnti, id) = world.connect();
     world.ue_sends(Header { kind: Kind::Release, c_rnti, lcid: 0, cell: CELL }, b"");
     assert!(matches!(world.sent.pop(), Some(Pdu::UeContextReleaseRequest(_))));
-    world.pass(6 * S);
+    world.pass(9 * S);
+    assert_eq!((world.machine.ues(), world.sent.len()), (1, 0));
+    world.pass(2 * S);
     assert_eq!(world.machine.ues(), 0);
     let Some(Pdu::Reset(reset)) = world.sent.pop() else { panic!() };
     let named = UeAssociation { gnb_cu_ue_f1ap_id: Some(CU_ID), gnb_du_ue_f1ap_id: Some(id) };
