@@ -66,20 +66,25 @@ struct Split {
     ues: ue::Ues,
 }
 
+/// DUs, connected or not, and the UEs that camp in their cells.
+async fn radio(world: &World, dus: u8) -> (Vec<du::Du>, ue::Ues) {
+    let mut running = Vec::new();
+    for number in 1..=dus {
+        running.push(du::Du::start(&du_config(world, number), None, 1).await.unwrap());
+    }
+    let cells = (1..=dus).map(|du| ue::CellConfig { id: cell(du), du: uu(du) }).collect();
+    let (workers, dpdk) = Default::default();
+    let config = ue::Config { cells, uu: link(address(2), 0), workers, dpdk };
+    (running, ue::Ues::start(&config, None).await.unwrap())
+}
+
 impl Split {
     async fn start(world: &World, dus: u8, edit: impl FnOnce(&mut cu::Config)) -> Split {
         let mut config = cu_config(world);
         edit(&mut config);
         let cu = cu::Cu::start(&config, None).await.unwrap();
-        let mut running = Vec::new();
-        for number in 1..=dus {
-            running.push(du::Du::start(&du_config(world, number), None, 1).await.unwrap());
-        }
-        let cells = (1..=dus).map(|du| ue::CellConfig { id: cell(du), du: uu(du) }).collect();
-        let (workers, dpdk) = Default::default();
-        let config = ue::Config { cells, uu: link(address(2), 0), workers, dpdk };
-        let ues = ue::Ues::start(&config, None).await.unwrap();
-        Split { cu, dus: running, ues }
+        let (dus, ues) = radio(world, dus).await;
+        Split { cu, dus, ues }
     }
 
     /// The UE of a subscriber in the cell of the DU with this number.
@@ -258,5 +263,53 @@ fn a_du_is_lost_and_comes_back() {
         }
         ping(&mut ue, 1).await;
         ping(&mut bystander, 1).await;
+    });
+}
+
+#[test]
+fn a_run_with_programs_in_namespaces() {
+    plain(async |world| {
+        let mut cu = cu_config(world);
+        cu.inactivity_s = Some(1);
+        let cu = cu::Cu::start(&cu, None).await.unwrap();
+        let du = du::Du::start(&du_config(world, 1), None, 1).await.unwrap();
+        let (workers, dpdk) = Default::default();
+        let cells = vec![ue::CellConfig { id: cell(1), du: uu(1) }];
+        let mut config = world.config.clone();
+        config.split = Some(ue::Config { cells, uu: link(address(2), 0), workers, dpdk });
+        (config.tun, config.count) = (true, 2);
+        let (events, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let sink = move |event: &simulator::Event| drop(events.send(event.clone()));
+        let run = tokio::spawn(simulator::run_with(config, sink, async move { drop(stopped.await) }));
+        let mut next = async || timeout(LIMIT, heard.recv()).await.expect("an event in time").unwrap();
+        let mut spaces = Vec::new();
+        loop {
+            match next().await {
+                simulator::Event::Cell { cell, .. } => assert_eq!(cell, "000077001"),
+                simulator::Event::Session { netns, .. } => spaces.push(netns.unwrap()),
+                simulator::Event::Ready(_) => break,
+                simulator::Event::Failed { detail, .. } => panic!("{detail}"),
+                _ => {}
+            }
+        }
+        assert_eq!(spaces.len(), 2);
+        // The UEs become idle; what a program then sends waits, wakes its UE up, and is answered.
+        while !matches!(next().await, simulator::Event::Idle { .. }) {}
+        for space in spaces {
+            let netns = net::netns::NetNs::from_path(&space).unwrap();
+            let output = net::process::Command::new("ping")
+                .args(["-c", "3", "-i", "0.2", "-W", "5", &lab::DN.to_string()])
+                .namespace(&netns)
+                .output(Duration::from_secs(30))
+                .await
+                .unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        }
+        drop(stop);
+        let totals = timeout(LIMIT, run).await.unwrap().unwrap().unwrap();
+        assert_eq!((totals.registered, totals.failed, totals.deregistered), (2, 0, 2));
+        assert!(totals.services >= 1 && totals.uplink_packets >= 6, "{totals:?}");
+        drop((cu, du));
     });
 }
