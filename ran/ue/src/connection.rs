@@ -8,10 +8,11 @@ use ::rrc::message::*;
 use ::rrc::{DlCcch, UlCcch};
 use bytes::Bytes;
 use pktio::tun::TunPort;
-use tokio::sync::mpsc;
-use types::{Key, PduSessionId, Qfi, STmsi};
+use tokio::sync::{mpsc, oneshot};
+use types::{Key, PduSessionId, STmsi};
 
-use crate::control::{Refused, SessionId, UeId};
+use crate::control::{BearerId, BearerSetup, Control, Refused, SessionId, UeId};
+use crate::counters;
 use crate::rrc::{Action, Failure, Machine};
 use crate::sink::{self, Packets};
 use crate::stats::SessionStats;
@@ -19,12 +20,21 @@ use crate::ues::{Input, Shared};
 
 /// T300 (TS 38.331 §7.1.1): how long the network may take for RRCSetup.
 const T300: Duration = Duration::from_secs(2);
+/// After which RRCSetupRequest is repeated: nothing else repeats what is lost on SRB0 (docs/uu.md).
+const REPEAT: Duration = Duration::from_millis(200);
+/// Attempts for one connection, each with random access.
+const ATTEMPTS: u32 = 3;
+/// After which a UE asks again that was rejected without a time.
+const WAIT: Duration = Duration::from_secs(1);
 /// Inputs that wait to be handled.
 pub(crate) const INPUTS: usize = 256;
 
 /// Why a UE gets no connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
+    /// MIB or SIB1 say that the cell serves no UEs.
+    #[error("the cell is barred or reserved")]
+    Barred,
     /// No C-RNTI.
     #[error("random access: {0}")]
     Access(#[from] Refused),
@@ -40,6 +50,19 @@ pub enum ConnectError {
     /// RRCSetup cannot be complied with.
     #[error("{0}")]
     Setup(#[from] Failure),
+}
+
+impl ConnectError {
+    /// Its name in counters.
+    fn name(self) -> &'static str {
+        match self {
+            ConnectError::Barred => "barred",
+            ConnectError::Access(_) => "random_access",
+            ConnectError::Rejected { .. } => "rejected",
+            ConnectError::NoAnswer => "no_answer",
+            ConnectError::Setup(_) => "setup",
+        }
+    }
 }
 
 /// The connection is lost.
@@ -68,6 +91,24 @@ struct Session {
     number: SessionId,
 }
 
+/// A bearer that the worker adds.
+#[derive(Debug)]
+struct Adding {
+    id: PduSessionId,
+    lcid: u8,
+    packets: Packets,
+    result: oneshot::Receiver<Result<Added, Refused>>,
+}
+
+/// What the worker has added.
+#[derive(Debug)]
+struct Added {
+    session: SessionId,
+    /// Of a new session.
+    stats: Option<Arc<SessionStats>>,
+    bearer: BearerId,
+}
+
 /// An RRC connection. When it is dropped, the UE gives its C-RNTI back.
 #[derive(Debug)]
 pub struct Connection {
@@ -79,7 +120,8 @@ pub struct Connection {
     setup: Option<(rrc::RrcTransactionIdentifier, Option<Ng5gSTmsiValue>)>,
     sessions: BTreeMap<PduSessionId, Session>,
     /// Bearers by logical channel.
-    bearers: BTreeMap<u8, crate::control::BearerId>,
+    bearers: BTreeMap<u8, BearerId>,
+    adding: Option<Adding>,
     /// Of sessions whose bearers are being added.
     new: BTreeMap<PduSessionId, Bearer>,
     ready: VecDeque<Downlink>,
@@ -93,8 +135,42 @@ impl std::fmt::Debug for Machine {
 }
 
 impl Connection {
+    /// Random access and RRC connection establishment, a few times if need be; after RRCReject when its time is over (§5.3.3, §5.3.15).
+    pub(crate) async fn establish(
+        shared: Arc<Shared>,
+        cell: usize,
+        cause: EstablishmentCause,
+        s_tmsi: Option<STmsi>,
+    ) -> Result<Connection, ConnectError> {
+        let mut attempt = 1;
+        loop {
+            if shared.is_barred(cell) {
+                counters::CONNECTS.inc("barred");
+                return Err(ConnectError::Barred);
+            }
+            let error = match Connection::open(Arc::clone(&shared), cell, cause, s_tmsi).await {
+                Ok(connection) => {
+                    counters::CONNECTS.inc("ok");
+                    return Ok(connection);
+                }
+                Err(error) => error,
+            };
+            counters::CONNECTS.inc(error.name());
+            let wait = match error {
+                ConnectError::Rejected { wait_s } => wait_s.map_or(WAIT, |s| Duration::from_secs(s.into())),
+                ConnectError::NoAnswer => Duration::ZERO,
+                ConnectError::Barred | ConnectError::Access(_) | ConnectError::Setup(_) => return Err(error),
+            };
+            if attempt == ATTEMPTS {
+                return Err(error);
+            }
+            attempt += 1;
+            net::time::sleep(wait).await;
+        }
+    }
+
     /// Random access and RRC connection establishment (TS 38.331 §5.3.3).
-    pub(crate) async fn open(
+    async fn open(
         shared: Arc<Shared>,
         cell: usize,
         cause: EstablishmentCause,
@@ -119,9 +195,20 @@ impl Connection {
         };
         let request = RrcSetupRequest { ue_identity, establishment_cause: cause };
         let request = UlCcch::from(request).encode().map_err(|_| Failure::Message)?;
-        let message = request.to_vec();
-        shared.control.run(move |ues, now_ns, ports| ues.send_rrc(ue, 0, message, now_ns, ports)).await?;
-        let setup = setup_answer(&mut inbox).await?;
+        let answer = async {
+            let mut answer = std::pin::pin!(setup_answer(&mut inbox));
+            loop {
+                let message = request.to_vec();
+                let send =
+                    shared.control.run(move |ues, now_ns, ports| ues.send_rrc(ue, 0, message, now_ns, ports));
+                send.await?;
+                tokio::select! {
+                    answer = &mut answer => return answer,
+                    () = net::time::sleep(REPEAT) => {}
+                }
+            }
+        };
+        let setup = net::time::timeout(T300, answer).await.unwrap_or(Err(ConnectError::NoAnswer))?;
         let machine = Box::new(Machine::new(&setup)?);
         guard.disarm();
         let setup = Some((setup.rrc_transaction_identifier, rest));
@@ -133,6 +220,7 @@ impl Connection {
             setup,
             sessions: BTreeMap::new(),
             bearers: BTreeMap::new(),
+            adding: None,
             new: BTreeMap::new(),
             ready: VecDeque::new(),
             lost: false,
@@ -172,24 +260,48 @@ impl Connection {
             match self.inbox.recv().await? {
                 Input::Rrc(srb @ 1..=2, pdu) => self.machine.receive(srb, pdu),
                 // Nothing comes on SRB0 any more.
-                Input::Rrc(..) => {}
-                Input::Released | Input::Failed => self.lost = true,
+                Input::Rrc(..) => counters::RRC_REJECTED.inc("repeated_ccch"),
+                Input::Released => self.lose("released_by_du"),
+                Input::Failed => self.lose("radio_link_failure"),
             }
         }
     }
 
     /// Executes what the machine wants, in order.
     async fn execute(&mut self) -> Result<(), Lost> {
-        while let Some(action) = self.machine.next_action() {
-            let done = self.act(action).await;
-            if done.is_err() {
-                self.lost = true;
+        if self.lost {
+            return Err(Lost);
+        }
+        loop {
+            let done = match &mut self.adding {
+                // A cancelled call waits for it again.
+                Some(adding) => {
+                    let added = Control::finish(&mut adding.result).await;
+                    added.map(|added| self.added(added))
+                }
+                None => match self.machine.next_action() {
+                    Some(action) => self.act(action),
+                    None => break,
+                },
+            };
+            if let Err(error) = done {
+                self.adding = None;
+                // The network is not told that bearers are there that are not (§5.3.5.8.2).
+                tracing::warn!(%error, "RRC connection given up: the user plane refuses what RRC asks for");
+                self.lose("user_plane");
+                return Err(Lost);
             }
         }
         if self.lost { Err(Lost) } else { Ok(()) }
     }
 
-    async fn act(&mut self, action: Action) -> Result<(), Refused> {
+    fn lose(&mut self, why: &str) {
+        if !std::mem::replace(&mut self.lost, true) {
+            counters::CONNECTIONS_ENDED.inc(why);
+        }
+    }
+
+    fn act(&mut self, action: Action) -> Result<(), Refused> {
         let ue = self.ue;
         match action {
             Action::Send(srb, pdu) => {
@@ -204,62 +316,85 @@ impl Connection {
             Action::SecurityMode => self.ready.push_back(Downlink::SecurityMode),
             Action::RemoveBearer(lcid) => {
                 if let Some(bearer) = self.bearers.remove(&lcid) {
-                    self.shared.control.run(move |ues, _, _| ues.remove_bearer(bearer)).await?;
+                    self.shared.control.post(move |ues, _, _| {
+                        // A bearer that is gone needs no removal.
+                        let _ = ues.remove_bearer(bearer);
+                    });
                 }
             }
             Action::RemoveSession(id) => {
                 if let Some(session) = self.sessions.remove(&id) {
                     self.shared.devices.detach(session.number);
-                    self.shared.control.run(move |ues, _, _| ues.remove_session(session.number)).await?;
+                    self.shared.control.post(move |ues, _, _| {
+                        let _ = ues.remove_session(session.number);
+                    });
                     self.ready.push_back(Downlink::SessionDown(id));
                 }
             }
-            Action::AddBearer(id, setup) => {
-                let (lcid, flow) = (setup.lcid, setup.flows.first().copied());
-                let number = match self.sessions.get(&id) {
-                    Some(session) => session.number,
-                    None => self.add_session(id, flow).await?,
-                };
-                let add = move |ues: &mut crate::UserPlane, _, ports: &mut path::Ports| {
-                    ues.add_bearer(number, *setup, ports)
-                };
-                let bearer = self.shared.control.run(add).await?;
-                self.bearers.insert(lcid, bearer);
-            }
+            Action::AddBearer(id, setup) => self.begin_adding(id, setup)?,
             Action::SessionsUp(ids) => {
                 let up = ids.into_iter().filter_map(|id| self.new.remove(&id)).collect();
                 self.ready.push_back(Downlink::SessionsUp(up));
             }
             Action::Released => {
-                self.lost = true;
+                self.lose("released");
                 self.ready.push_back(Downlink::Released);
             }
             Action::Failed(error) => {
                 tracing::warn!(%error, "RRC connection given up");
-                self.lost = true;
+                self.lose("cannot_comply");
             }
         }
         Ok(())
     }
 
-    /// Adds a session whose uplink packets are of `flow`.
-    async fn add_session(&mut self, id: PduSessionId, flow: Option<Qfi>) -> Result<SessionId, Refused> {
-        let (ue, flow) = (self.ue, flow.ok_or(Refused::Value)?);
+    /// Adds a bearer, and its session if that is new: its uplink packets are of the bearer's first flow.
+    fn begin_adding(&mut self, id: PduSessionId, setup: Box<BearerSetup>) -> Result<(), Refused> {
+        let (ue, lcid) = (self.ue, setup.lcid);
+        let known = self.sessions.get(&id).map(|session| session.number);
+        let flow = setup.flows.first().copied();
         let (sink, packets) = sink::channel();
-        let add = move |ues: &mut crate::UserPlane, _, _: &mut path::Ports| {
-            let (session, stats) = ues.add_session(ue, flow)?;
-            ues.give_packets_to(session, sink)?;
-            Ok((session, stats))
+        let add = move |ues: &mut crate::UserPlane, _, ports: &mut path::Ports| {
+            let (session, stats) = match known {
+                Some(session) => (session, None),
+                None => {
+                    let (session, stats) = ues.add_session(ue, flow.ok_or(Refused::Value)?)?;
+                    ues.give_packets_to(session, sink)?;
+                    (session, Some(stats))
+                }
+            };
+            let bearer = ues.add_bearer(session, *setup, ports)?;
+            Ok(Added { session, stats, bearer })
         };
-        let (number, stats) = self.shared.control.run(add).await?;
-        self.sessions.insert(id, Session { number });
-        self.new.insert(id, Bearer { id, number, stats, packets, shared: Arc::clone(&self.shared) });
-        Ok(number)
+        let result = self.shared.control.begin(add);
+        self.adding = Some(Adding { id, lcid, packets, result });
+        Ok(())
+    }
+
+    fn added(&mut self, added: Added) {
+        let Some(Adding { id, lcid, packets, .. }) = self.adding.take() else { return };
+        let Added { session: number, stats, bearer } = added;
+        self.bearers.insert(lcid, bearer);
+        if let Some(stats) = stats {
+            self.sessions.insert(id, Session { number });
+            self.new.insert(id, Bearer { id, number, stats, packets, shared: Arc::clone(&self.shared) });
+        }
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        self.lose("dropped");
+        let rejected = self.machine.rejected();
+        for (reason, count) in [
+            ("malformed", rejected.malformed),
+            ("integrity", rejected.integrity),
+            ("stale", rejected.stale),
+            ("state", rejected.state),
+            ("no_room", rejected.no_room),
+        ] {
+            (0..count).for_each(|_| counters::RRC_REJECTED.inc(reason));
+        }
         for session in self.sessions.values() {
             self.shared.devices.detach(session.number);
         }
@@ -288,25 +423,25 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// Waits for RRCSetup, until T300 expires.
+/// Waits for RRCSetup.
 async fn setup_answer(inbox: &mut mpsc::Receiver<Input>) -> Result<RrcSetup, ConnectError> {
-    let answer = async {
-        loop {
-            match inbox.recv().await {
-                Some(Input::Rrc(0, message)) => match DlCcch::decode(&message) {
-                    Ok(DlCcch::RrcSetup(setup)) => return Ok(setup),
-                    Ok(DlCcch::RrcReject(reject)) => {
-                        let wait_s = reject.wait_time.map(|wait| wait.value());
-                        return Err(ConnectError::Rejected { wait_s });
-                    }
-                    Err(error) => tracing::debug!(%error, "answer of a cell rejected"),
-                },
-                Some(Input::Rrc(..)) => {}
-                Some(Input::Released | Input::Failed) | None => return Err(ConnectError::NoAnswer),
-            }
+    loop {
+        match inbox.recv().await {
+            Some(Input::Rrc(0, message)) => match DlCcch::decode(&message) {
+                Ok(DlCcch::RrcSetup(setup)) => return Ok(setup),
+                Ok(DlCcch::RrcReject(reject)) => {
+                    let wait_s = reject.wait_time.map(|wait| wait.value());
+                    return Err(ConnectError::Rejected { wait_s });
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "answer of a cell rejected");
+                    counters::RRC_REJECTED.inc("malformed");
+                }
+            },
+            Some(Input::Rrc(..)) => counters::RRC_REJECTED.inc("state"),
+            Some(Input::Released | Input::Failed) | None => return Err(ConnectError::NoAnswer),
         }
-    };
-    net::time::timeout(T300, answer).await.unwrap_or(Err(ConnectError::NoAnswer))
+    }
 }
 
 /// Radio resources of a session.

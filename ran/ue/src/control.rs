@@ -266,21 +266,35 @@ impl Control {
         self.ask(move |ues, now_ns, ports| ues.send_rrc(ue, 0, message, now_ns, ports))
     }
 
+    /// Has the worker execute something. The result comes to who waits for it, if anybody does.
+    pub(crate) fn begin<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&mut UserPlane, u64, &mut Ports) -> Result<T, Refused> + Send + 'static,
+    ) -> tokio::sync::oneshot::Receiver<Result<T, Refused>> {
+        let (sender, result) = tokio::sync::oneshot::channel();
+        self.post(move |ues, now_ns, ports| {
+            // Who does not wait any more does not want the result.
+            let _ = sender.send(call(ues, now_ns, ports));
+        });
+        result
+    }
+
+    /// Waits for a result of [`Control::begin`]. Cancel-safe.
+    pub(crate) async fn finish<T>(
+        result: &mut tokio::sync::oneshot::Receiver<Result<T, Refused>>,
+    ) -> Result<T, Refused> {
+        match net::time::timeout(PATIENCE, result).await {
+            Ok(Ok(result)) => result,
+            _ => Err(Refused::NotRunning),
+        }
+    }
+
     /// Executes something on the worker, without blocking the caller's thread.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         call: impl FnOnce(&mut UserPlane, u64, &mut Ports) -> Result<T, Refused> + Send + 'static,
     ) -> Result<T, Refused> {
-        let (sender, result) = tokio::sync::oneshot::channel();
-        let posted = self.calls.post(move |ues, now_ns, ports| {
-            // Who does not wait any more does not want the result.
-            let _ = sender.send(call(ues, now_ns, ports));
-        });
-        posted.map_err(|_| Refused::NotRunning)?;
-        match net::time::timeout(PATIENCE, result).await {
-            Ok(Ok(result)) => result,
-            _ => Err(Refused::NotRunning),
-        }
+        Control::finish(&mut self.begin(call)).await
     }
 
     /// Executes something on the worker when it comes to it.

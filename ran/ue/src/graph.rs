@@ -396,7 +396,18 @@ impl UserPlane {
     fn accessed(&mut self, answered: Answered) {
         let Answered { cell, du, c_rnti, reply } = answered;
         // Who does not wait for the answer any more has no use for the UE. The DU forgets it as it hears nothing.
-        if let Err(Ok(ue)) = reply.give(self.state.add_ue(cell, du, c_rnti).map(UeId)) {
+        let mut added = self.state.add_ue(cell, du, c_rnti).map(UeId);
+        if added == Err(Refused::InUse)
+            && let Some(former) = self.state.holder(cell, du, c_rnti)
+        {
+            // The DU has taken the C-RNTI from a UE that has not heard of it.
+            if self.tell_control(Event::ReleasedByDu { ue: UeId(former) }).is_err() {
+                self.stats.drops.count(DropReason::ControlOverflow);
+            }
+            let _ = self.state.remove_ue(former);
+            added = self.state.add_ue(cell, du, c_rnti).map(UeId);
+        }
+        if let Err(Ok(ue)) = reply.give(added) {
             let _ = self.state.remove_ue(ue.0);
         }
     }

@@ -18,6 +18,7 @@ mod access;
 mod camps;
 mod connection;
 pub mod control;
+mod counters;
 mod graph;
 pub mod rrc;
 mod sink;

@@ -171,6 +171,11 @@ impl State {
         cell.ues.get(usize::from(header.c_rnti)).copied().filter(|number| *number != 0)
     }
 
+    /// The number of the UE that has a C-RNTI.
+    pub(crate) fn holder(&self, identity: u64, du: SocketAddr, c_rnti: u16) -> Option<u32> {
+        self.ue_of(&uu::Header::downlink(identity, c_rnti, 0), du)
+    }
+
     pub(crate) fn add_ue(&mut self, identity: u64, du: SocketAddr, c_rnti: u16) -> Result<u32, Refused> {
         if c_rnti == 0 || c_rnti > uu::MAX_C_RNTI || du.port() == 0 {
             return Err(Refused::Value);

@@ -33,6 +33,9 @@ pub(crate) fn session_of(peer: SocketAddr) -> Option<u32> {
     }
 }
 
+/// Stack of a thread that only closes a descriptor.
+const CLOSER_STACK: usize = 64 * 1024;
+
 enum Change {
     Attach(u32, TunPort),
     Detach(u32),
@@ -101,6 +104,10 @@ impl Tuns {
         {
             // It may not have been added. A device that is shared stays open, and would stay in the poller.
             let _ = self.poller.remove(fd);
+            // The kernel takes some 30 ms to remove a device, in which the worker would move no packets. If the thread cannot start,
+            // the device is closed here.
+            let closer = std::thread::Builder::new().name("ue-tun".into()).stack_size(CLOSER_STACK);
+            let _ = closer.spawn(move || drop(device));
         }
     }
 

@@ -20,6 +20,7 @@ use types::{NrCellId, STmsi, Tai};
 
 use crate::connection::{ConnectError, Connection, INPUTS};
 use crate::control::{Control, Event, Events, UeId};
+use crate::counters;
 use crate::tuns::{Devices, Tuns};
 use crate::{TUN, UserPlane};
 
@@ -63,8 +64,18 @@ impl Config {
         if self.cells.is_empty() {
             return Err("cells: give at least one, with `id` and `du`".to_owned());
         }
-        for cell in &self.cells {
-            NrCellId::new(cell.id).map_err(|error| format!("cells: {error}"))?;
+        for (at, cell) in self.cells.iter().enumerate() {
+            NrCellId::new(cell.id).map_err(|error| format!("cells[{at}].id: {error}"))?;
+            if cell.du.port() == 0 || cell.du.ip().is_unspecified() {
+                return Err(format!(
+                    "cells[{at}].du: {} is no DU's address; its port is usually {}",
+                    cell.du,
+                    uu::PORT
+                ));
+            }
+            if self.cells.iter().take(at).any(|other| other.id == cell.id) {
+                return Err(format!("cells[{at}].id: {:#x} is named before", cell.id));
+            }
         }
         if self.workers.count.is_some_and(|count| count > 1) {
             return Err("workers: UEs have one worker; leave count out".to_owned());
@@ -157,30 +168,42 @@ impl CellState {
     fn hear(&self, channel: u16, message: &[u8]) {
         match channel {
             uu::BCH => {
-                if let Ok(BcchBch::Mib(mib)) = BcchBch::decode(message) {
-                    let barred = Some(mib.cell_barred == CellBarred::Barred);
-                    self.system.send_modify(|system| system.barred = barred);
-                }
+                let Ok(BcchBch::Mib(mib)) = BcchBch::decode(message) else {
+                    return counters::BROADCASTS_REJECTED.inc("mib");
+                };
+                let barred = Some(mib.cell_barred == CellBarred::Barred);
+                self.system.send_modify(|system| system.barred = barred);
             }
             uu::SI_RNTI => {
-                if let Ok(BcchDlSch::Sib1(sib1)) = BcchDlSch::decode(message) {
-                    let access = &sib1.cell_access_related_info.plmn_identity_info_list;
-                    let own = access.iter().find(|info| info.cell_identity == self.id);
-                    let tai = own.and_then(|info| {
-                        let plmn = *info.plmn_identity_list.first()?;
-                        Some(Tai { plmn, tac: info.tracking_area_code? })
-                    });
-                    self.system.send_modify(|system| system.tai = tai.or(system.tai));
+                let Ok(BcchDlSch::Sib1(sib1)) = BcchDlSch::decode(message) else {
+                    return counters::BROADCASTS_REJECTED.inc("sib1");
+                };
+                let access = &sib1.cell_access_related_info.plmn_identity_info_list;
+                // UEs select the first network (selectedPLMN-Identity 1).
+                let own = access.first().filter(|info| info.cell_identity == self.id);
+                let tai = own.and_then(|info| {
+                    let plmn = *info.plmn_identity_list.first()?;
+                    Some(Tai { plmn, tac: info.tracking_area_code? })
+                });
+                if tai.is_none() {
+                    counters::BROADCASTS_REJECTED.inc("foreign_cell");
                 }
+                self.system.send_modify(|system| system.tai = tai.or(system.tai));
             }
             _ => {
-                let Ok(Pcch::Paging(paging)) = Pcch::decode(message) else { return };
+                let Ok(Pcch::Paging(paging)) = Pcch::decode(message) else {
+                    return counters::BROADCASTS_REJECTED.inc("paging");
+                };
                 let camping = self.camping();
                 for record in &paging.paging_record_list {
                     if let PagingUeIdentity::Ng5gSTmsi(s_tmsi) = record.ue_identity
                         && let Some(paged) = camping.get(&s_tmsi)
                     {
                         paged.notify_one();
+                        counters::PAGES.inc("ok");
+                    } else {
+                        // UEs of other processes camp in the cell as well.
+                        counters::PAGES.inc("nobody");
                     }
                 }
             }
@@ -202,6 +225,11 @@ impl Shared {
     /// A cell's identity and DU.
     pub(crate) fn place(&self, cell: usize) -> (NrCellId, SocketAddr) {
         (self.cells[cell].id, self.cells[cell].du)
+    }
+
+    /// Whether a cell serves no UEs (TS 38.304 §5.3.1).
+    pub(crate) fn is_barred(&self, cell: usize) -> bool {
+        self.cells[cell].system.borrow().barred == Some(true)
     }
 
     /// A UE gives its C-RNTI back.
@@ -387,7 +415,7 @@ impl Cell {
         cause: EstablishmentCause,
         s_tmsi: Option<STmsi>,
     ) -> Result<Connection, ConnectError> {
-        Connection::open(Arc::clone(&self.shared), self.number, cause, s_tmsi).await
+        Connection::establish(Arc::clone(&self.shared), self.number, cause, s_tmsi).await
     }
 }
 

@@ -8,8 +8,10 @@
 //! changes the user plane comes before the message that tells the network of it.
 
 mod bearers;
+#[cfg(test)]
+mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use ::rrc::message::*;
 use ::rrc::{DlDcch, RrcTransactionIdentifier, UlDcch, bearer};
@@ -82,19 +84,37 @@ struct Srb {
     rx: Rx,
 }
 
+/// PDCP of a signalling bearer, which expects `count` next.
+fn receiver(id: SrbId, security: &Security, count: u32) -> Rx {
+    // The default configuration waits for ever for what is missing (§9.2.1).
+    let rx = RxConfig {
+        t_reordering: None,
+        out_of_order_delivery: false,
+        max_held: HELD,
+        max_held_octets: HELD_OCTETS,
+    };
+    Rx::starting_at(Config::srb(id, Direction::Downlink), security.clone(), rx, count)
+}
+
 impl Srb {
     fn new(id: SrbId, security: &Security) -> Srb {
-        let rx = RxConfig {
-            t_reordering: None,
-            out_of_order_delivery: false,
-            max_held: HELD,
-            max_held_octets: HELD_OCTETS,
-        };
         Srb {
             tx: Tx::new(Config::srb(id, Direction::Uplink), security.clone()),
-            rx: Rx::new(Config::srb(id, Direction::Downlink), security.clone(), rx),
+            rx: receiver(id, security, 0),
         }
     }
+}
+
+/// SecurityModeCommand while it waits for the key.
+struct Command {
+    /// The PDU in which it came, and its COUNT: its MAC-I is verified with the keys that follow from it (§5.3.4.3).
+    pdu: Vec<u8>,
+    count: u32,
+    command: SecurityModeCommand,
+    /// PDUs that came after it.
+    pdus: VecDeque<(u8, Vec<u8>)>,
+    /// NAS messages for the network, which takes no unprotected ones any more.
+    nas: VecDeque<Bytes>,
 }
 
 /// AS security.
@@ -103,7 +123,7 @@ enum As {
     /// Not active.
     None,
     /// The security mode command waits for the key.
-    Command { pdu: Vec<u8>, command: SecurityModeCommand },
+    Command(Box<Command>),
     /// Active.
     Active(AsKeys),
 }
@@ -114,8 +134,8 @@ pub struct Machine {
     srb2: Option<Srb>,
     security: As,
     bearers: Bearers,
-    /// PDUs that came while the security mode command waits.
-    waiting: VecDeque<(u8, Vec<u8>)>,
+    /// While there are no keys: PDUs on SRB1 that wait for older ones, by sequence number. One may be the security mode command.
+    held: BTreeMap<u32, Vec<u8>>,
     actions: VecDeque<Action>,
     ended: bool,
     rejected: Rejected,
@@ -139,7 +159,7 @@ impl Machine {
             srb2: None,
             security: As::None,
             bearers,
-            waiting: VecDeque::new(),
+            held: BTreeMap::new(),
             actions: VecDeque::new(),
             ended: false,
             rejected: Rejected::default(),
@@ -175,61 +195,76 @@ impl Machine {
         self.send(1, complete.into());
     }
 
-    /// Sends NAS (§5.7.2): on SRB2 once it is there.
+    /// Sends NAS (§5.7.2): on SRB2 once it is there. While the security mode command waits for the key, NAS waits as well.
     pub fn send_nas(&mut self, nas: Bytes) {
-        let srb = if self.srb2.is_some() { 2 } else { 1 };
-        self.send(srb, UlInformationTransfer { dedicated_nas_message: Some(nas) }.into());
-    }
-
-    /// Takes a PDCP PDU of SRB1 or SRB2.
-    pub fn receive(&mut self, srb: u8, pdu: Vec<u8>) {
-        if self.ended {
-            return;
-        }
-        if matches!(self.security, As::Command { .. }) {
-            if self.waiting.len() < MOST_WAITING {
-                self.waiting.push_back((srb, pdu));
+        if let As::Command(command) = &mut self.security {
+            if command.nas.len() < MOST_WAITING {
+                command.nas.push_back(nas);
             } else {
                 self.rejected.no_room += 1;
             }
             return;
         }
-        if matches!(self.security, As::None)
-            && srb == 1
-            && let Some(command) = security_mode_command(&pdu)
-        {
-            // Its MAC-I can be verified only with the keys that follow from it (§5.3.4.3).
-            self.security = As::Command { pdu, command };
-            return self.actions.push_back(Action::SecurityMode);
-        }
-        self.open(srb, pdu);
+        let srb = if self.srb2.is_some() { 2 } else { 1 };
+        self.send(srb, UlInformationTransfer { dedicated_nas_message: Some(nas) }.into());
     }
 
-    fn open(&mut self, srb: u8, mut pdu: Vec<u8>) {
+    /// Takes a PDCP PDU of SRB1 or SRB2.
+    pub fn receive(&mut self, srb: u8, mut pdu: Vec<u8>) {
+        if self.ended || self.waits(srb, &pdu) {
+            return;
+        }
         let rx = match (srb, &mut self.srb2) {
             (1, _) => &mut self.srb1.rx,
             (2, Some(srb2)) => &mut srb2.rx,
             _ => return self.rejected.state += 1,
         };
+        let original = matches!(self.security, As::None).then(|| pdu.clone());
         let mut messages = Vec::new();
         match rx.open(&mut pdu, 0) {
-            Verdict::Deliver { sdu, .. } => messages.push(pdu[sdu].to_vec()),
-            Verdict::Held | Verdict::Control(_) => {}
+            Verdict::Deliver { sdu, count } => messages.push((pdu[sdu].to_vec(), original, count)),
+            Verdict::Held => {
+                if let (Some(original), Some(sn)) = (original, sn_of(&pdu)) {
+                    self.held.insert(sn, original);
+                }
+            }
+            Verdict::Control(_) => {}
             Verdict::Discarded(Discard::IntegrityFailure) => self.rejected.integrity += 1,
             Verdict::Discarded(Discard::Malformed) => self.rejected.malformed += 1,
             Verdict::Discarded(Discard::Duplicate | Discard::Stale) => self.rejected.stale += 1,
             Verdict::Discarded(Discard::NoRoom) => self.rejected.no_room += 1,
         }
-        rx.release(|sdu, _| messages.push(sdu.to_vec()));
-        for message in messages {
-            match DlDcch::decode(&message) {
-                Ok(message) => self.handle(message),
-                Err(_) => self.rejected.malformed += 1,
+        let held = &mut self.held;
+        rx.release(|sdu, count| messages.push((sdu.to_vec(), held.remove(&(count & SN_MASK)), count)));
+        for (message, original, count) in messages {
+            // What was opened together with a security mode command before it is opened again with keys.
+            if self.ended || original.as_ref().is_some_and(|pdu| self.waits(srb, pdu)) {
+                continue;
             }
-            if self.ended {
-                return;
+            match (DlDcch::decode(&message), original) {
+                (Ok(DlDcch::SecurityModeCommand(command)), Some(pdu)) => self.command(pdu, count, command),
+                (Ok(message), _) => self.handle(message),
+                (Err(_), _) => self.rejected.malformed += 1,
             }
         }
+    }
+
+    /// Whether a PDU waits for the key, behind the security mode command.
+    fn waits(&mut self, srb: u8, pdu: &[u8]) -> bool {
+        let As::Command(command) = &mut self.security else { return false };
+        if command.pdus.len() < MOST_WAITING {
+            command.pdus.push_back((srb, pdu.to_vec()));
+        } else {
+            self.rejected.no_room += 1;
+        }
+        true
+    }
+
+    /// The security mode command has come in its place.
+    fn command(&mut self, pdu: Vec<u8>, count: u32, command: SecurityModeCommand) {
+        let (pdus, nas) = Default::default();
+        self.security = As::Command(Box::new(Command { pdu, count, command, pdus, nas }));
+        self.actions.push_back(Action::SecurityMode);
     }
 
     fn handle(&mut self, message: DlDcch) {
@@ -243,63 +278,69 @@ impl Machine {
                 self.ended = true;
                 self.actions.push_back(Action::Released);
             }
-            // It was handled when it came; a second one has no place (§5.3.4.1).
+            // Once there are keys, a command has no place (§5.3.4.1).
             DlDcch::SecurityModeCommand(_) => self.rejected.state += 1,
         }
     }
 
     /// K_gNB for the security mode command (§5.3.4.3): the command is verified and answered.
     pub fn activate_security(&mut self, k_gnb: &Key<32>) {
-        let (pdu, command) = match std::mem::replace(&mut self.security, As::None) {
-            As::Command { pdu, command } => (pdu, command),
-            other => {
-                self.security = other;
-                return self.rejected.state += 1;
-            }
-        };
+        let Command { mut pdu, count, command, pdus, nas } =
+            match std::mem::replace(&mut self.security, As::None) {
+                As::Command(command) => *command,
+                other => {
+                    self.security = other;
+                    return self.rejected.state += 1;
+                }
+            };
+        self.held.clear();
         let transaction = command.rrc_transaction_identifier;
+        // The command is signed with the new keys and not ciphered (TS 33.501 §6.7.4).
         let verified = algorithms(&command).and_then(|(ciphering, integrity)| {
             let keys = AsKeys::derive(k_gnb, ciphering, integrity);
-            self.srb1.rx.set_security(keys.signalling(false));
-            let mut pdu = pdu;
-            match self.srb1.rx.open(&mut pdu, 0) {
-                Verdict::Deliver { .. } => Some(keys),
-                _ => None,
-            }
+            let mut rx = receiver(SrbId::Srb1, &keys.signalling(false), count);
+            matches!(rx.open(&mut pdu, 0), Verdict::Deliver { .. }).then_some(keys)
         });
+        let next = count.wrapping_add(1);
         match verified {
             Some(keys) => {
                 self.srb1.tx.set_security(keys.signalling(false));
                 self.send(1, SecurityModeComplete { rrc_transaction_identifier: transaction }.into());
                 // Ciphered from the next message on, in both directions.
                 self.srb1.tx.set_security(keys.signalling(true));
-                self.srb1.rx.set_security(keys.signalling(true));
+                self.srb1.rx = receiver(SrbId::Srb1, &keys.signalling(true), next);
                 self.security = As::Active(keys);
             }
             None => {
                 // As before the command, without protection.
                 self.rejected.integrity += 1;
-                self.srb1.rx.set_security(Security::none());
+                self.srb1.rx = receiver(SrbId::Srb1, &Security::none(), next);
                 self.send(1, SecurityModeFailure { rrc_transaction_identifier: transaction }.into());
             }
         }
-        for (srb, pdu) in std::mem::take(&mut self.waiting) {
+        for nas in nas {
+            self.send_nas(nas);
+        }
+        for (srb, pdu) in pdus {
             self.receive(srb, pdu);
         }
     }
 
     /// RRCReconfiguration (§5.3.5): all of it, or the connection fails.
     fn reconfigure(&mut self, reconfiguration: RrcReconfiguration) {
-        let As::Active(keys) = &self.security else { return self.rejected.state += 1 };
+        let As::Active(keys) = &self.security else {
+            // Without security the UE cannot comply, and goes to idle mode (§5.3.5.8.2).
+            return self.fail(Failure::Reconfiguration("bearers without security"));
+        };
+        if reconfiguration.secondary_cell_group.is_some() {
+            return self.fail(Failure::Reconfiguration("a secondary cell group"));
+        }
         let v1530 = reconfiguration.v1530.unwrap_or_default();
         let config = reconfiguration.radio_bearer_config.unwrap_or_default();
-        let changes = self.bearers.change(v1530.master_cell_group.as_ref(), &config, keys);
+        let changes = self.bearers.change(v1530.master_cell_group.as_ref(), &config, v1530.full_config, keys);
         let changes = match changes {
             Ok(changes) => changes,
-            Err(failure) => {
-                self.ended = true;
-                return self.actions.push_back(Action::Failed(failure));
-            }
+            Err(failure) => return self.fail(failure),
         };
         let adds_srb2 = config.srb_to_add_mod_list.iter().any(|srb| srb.srb_identity.value() == 2);
         let security = keys.signalling(true);
@@ -328,20 +369,22 @@ impl Machine {
         });
         match sealed {
             Some(pdu) => self.actions.push_back(Action::Send(srb, pdu)),
-            None => {
-                self.ended = true;
-                self.actions.push_back(Action::Failed(Failure::Message));
-            }
+            None => self.fail(Failure::Message),
         }
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        self.ended = true;
+        self.actions.push_back(Action::Failed(failure));
     }
 }
 
-/// A security mode command in a PDU that is not ciphered.
-fn security_mode_command(pdu: &[u8]) -> Option<SecurityModeCommand> {
-    let header = Config::srb(SrbId::Srb1, Direction::Downlink).header_len();
-    let message = pdu.get(header..pdu.len().checked_sub(l2::security::MAC_LEN)?)?;
-    match DlDcch::decode(message) {
-        Ok(DlDcch::SecurityModeCommand(command)) => Some(command),
+/// Sequence numbers of signalling bearers have 12 bits (TS 38.323 §6.2.2.1).
+const SN_MASK: u32 = 0xFFF;
+
+fn sn_of(pdu: &[u8]) -> Option<u32> {
+    match pdu {
+        [a, b, ..] => Some((u32::from(*a) << 8 | u32::from(*b)) & SN_MASK),
         _ => None,
     }
 }
