@@ -98,8 +98,8 @@ impl Link {
         at_near.add_veth(self.name, self.name, far).await?;
         for (links, ipv4, ipv6) in [(at_near, self.near, self.near_ipv6), (&at_far, self.far, self.far_ipv6)]
         {
-            // A packet of a UE fits with the headers of the units' tunnels.
-            if !matches!(self.name, N6) {
+            // A packet of a UE fits with the headers of the units' tunnels. N2 and N6 are as usual.
+            if ![N2, N6].contains(&self.name) {
                 links.set_mtu(self.name, split::MTU).await?;
             }
             links.set_txqueuelen(self.name, QUEUE).await?;
