@@ -14,7 +14,7 @@ use simulator::ue::{NetworkEvent, WakeReason};
 use simulator::{Ue, UeConfig};
 use types::PduSessionType;
 
-use testkit::world::{LIMIT, World, establish, id, network, ping, plain, request};
+use testkit::world::{LIMIT, World, establish, id, network, ping, plain, request, try_ping};
 
 const GNB: u32 = 0x77;
 /// The UE's UDP port to which the data network sends numbered packets.
@@ -238,6 +238,33 @@ fn packets_are_protected_as_the_smf_asks() {
     });
 }
 
+/// Serves the UE until it has noticed that its connection is lost; then it asks for service until it gets it, and talks.
+async fn recovers(ue: &mut Ue) {
+    let noticed = async {
+        while ue.connected() {
+            let _ = ue.serve().await;
+        }
+    };
+    timeout(LIMIT, noticed).await.expect("the UE notices");
+    assert!(ue.registered());
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let why = timeout(LIMIT, ue.idle()).await.expect("a lost connection is a reason");
+        match ue.wake_up(why).await {
+            Ok(()) if try_ping(ue, 1).await => return,
+            Ok(()) => {}
+            Err(failure) => assert!(tries < 60, "no service: {failure}"),
+        }
+        ue.lose_connection();
+        if !ue.registered() {
+            ue.register().await.unwrap();
+            establish(ue, 1).await.unwrap();
+        }
+        sleep(Duration::from_millis(500)).await;
+    }
+}
+
 #[test]
 fn a_du_is_lost_and_comes_back() {
     plain(async |world| {
@@ -263,6 +290,30 @@ fn a_du_is_lost_and_comes_back() {
         }
         ping(&mut ue, 1).await;
         ping(&mut bystander, 1).await;
+    });
+}
+
+#[test]
+fn a_cu_is_killed_and_comes_back() {
+    plain(async |world| {
+        // A CU of its own runtime, which ends without a word to anybody.
+        let runtime = world.lab.ran().runtime(1).unwrap();
+        let config = cu_config(world);
+        let cu = runtime.spawn(async move { cu::Cu::start(&config, None).await.unwrap() }).await.unwrap();
+        let (dus, ues) = radio(world, 1).await;
+        let split = Split { cu, dus, ues };
+        let mut ue = split.ue(world, 1, 0);
+        ue.register().await.unwrap();
+        establish(&mut ue, 1).await.unwrap();
+        ping(&mut ue, 1).await;
+        let Split { cu, dus, ues } = split;
+        runtime.shutdown_background();
+        drop(cu);
+        // The AMF learns of it by NG Setup, the DU because F1-C is dead; it connects again by itself, and its UE asks for service.
+        let cu = cu::Cu::start(&cu_config(world), None).await.unwrap();
+        recovers(&mut ue).await;
+        ping(&mut ue, 1).await;
+        drop((cu, dus, ues));
     });
 }
 
