@@ -141,6 +141,8 @@ impl<G: Graph> Asker<G> {
         if let Some(fd) = self.ports[self.link].fd() {
             poller.add(fd, 0)?;
         }
+        // As the engine's workers do, this node says when it sleeps.
+        self.ports[self.link].before_sleep()?;
         machine::pin(&[self.core]);
         let mut ue = Ue::new(0, 64)?;
         for size in plan.sizes.clone() {

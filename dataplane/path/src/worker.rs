@@ -214,6 +214,10 @@ impl<G: Graph> Run<G> {
         if deaf && let Err(error) = poll::nap_precisely() {
             tracing::warn!(%error, "this thread's naps are some 50 microseconds longer than meant");
         }
+        for input in &self.inputs {
+            // Ports learn that this owner says when it sleeps. An error would come again before the first sleep.
+            let _ = self.ports[*input].before_sleep();
+        }
         let mut last_packet_ns = net::time::now_ns();
         let mut last_poll_ns = last_packet_ns;
         let mut woken_ns = None;

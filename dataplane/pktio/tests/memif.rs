@@ -404,10 +404,16 @@ fn the_descriptor_is_readable_until_nothing_is_left_and_again_when_packets_come(
     assert!(woken);
 }
 
-/// Packets and sleeps at random moments: no packet is left lying.
+/// Packets and sleeps at random moments: no packet is left lying, whether the owner says when it sleeps or not.
 #[test]
 fn no_wake_up_is_lost() {
     let _alone = alone();
+    for tells in [false, true] {
+        sleep_at_random(tells);
+    }
+}
+
+fn sleep_at_random(tells: bool) {
     let directory = Directory::new("lost");
     let (mut server, mut client) = pair(&directory, ",rsize=6");
     const COUNT: usize = 20_000;
@@ -436,7 +442,15 @@ fn no_wake_up_is_lost() {
     poller.add(server.fd().unwrap(), 0).unwrap();
     while next < COUNT {
         let woken_late = now_std();
-        sleep_until_packet(&mut poller, &mut server, &mut into);
+        if tells {
+            // As the engine's workers do.
+            while server.receive(&mut into).unwrap() == 0 {
+                server.before_sleep().unwrap();
+                poller.wait(Some(1000), |_| ()).unwrap();
+            }
+        } else {
+            sleep_until_packet(&mut poller, &mut server, &mut into);
+        }
         assert!(woken_late.elapsed() < Duration::from_millis(900), "it slept until the time-out");
         for frame in into.frames() {
             assert_eq!(frame.packet(), content(next, 64));

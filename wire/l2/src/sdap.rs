@@ -55,11 +55,13 @@ pub struct DownlinkHeader {
 
 impl DownlinkHeader {
     /// Reads the header.
+    #[inline]
     pub fn decode(octet: u8) -> Self {
         Self { rdi: octet & RDI != 0, rqi: octet & RQI != 0, qfi: flow(octet) }
     }
 
     /// The octet.
+    #[inline]
     pub fn encode(self) -> u8 {
         u8::from(self.rdi) << 7 | u8::from(self.rqi) << 6 | self.qfi.value()
     }
@@ -76,11 +78,13 @@ pub enum Uplink {
 
 impl Uplink {
     /// Reads the octet.
+    #[inline]
     pub fn decode(octet: u8) -> Self {
         if octet & DATA != 0 { Uplink::Data(flow(octet)) } else { Uplink::EndMarker(flow(octet)) }
     }
 
     /// The octet.
+    #[inline]
     pub fn encode(self) -> u8 {
         match self {
             Uplink::Data(qfi) => DATA | qfi.value(),
@@ -89,6 +93,7 @@ impl Uplink {
     }
 }
 
+#[inline]
 fn flow(octet: u8) -> Qfi {
     Qfi::new(octet & QFI).expect("six bits are a QFI")
 }

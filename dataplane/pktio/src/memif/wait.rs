@@ -2,7 +2,7 @@
 //!
 //! [`Wait::fd`] is readable whenever it may be that [`Port::receive`](crate::Port::receive) has something to do. It becomes
 //! unreadable only by calls of `receive` that found nothing: after [`IDLE_CALLS`] of them in a row the peer is asked to
-//! ring. So a worker that polls and finds packets makes no system call, and nor does its peer; and a worker may sleep at any
+//! ring, or, where the owner says so, when it goes to sleep ([`Port::before_sleep`](crate::Port::before_sleep)). So a worker that polls and finds packets makes no system call, and nor does its peer; and a worker may sleep at any
 //! time, as the descriptor is readable until the peer has been asked.
 //!
 //! The descriptor is an epoll instance with three members:
@@ -35,6 +35,9 @@ pub(super) struct Wait {
     idle: u32,
     /// Whether the peer has been asked to ring.
     asked: bool,
+    /// Whether the owner says when it goes to sleep: then the peer is asked at that time only, and the descriptor is right only while
+    /// the owner sleeps. So between nodes that poll nobody makes a system call, however long the pauses between packets are.
+    owner_tells: bool,
 }
 
 impl Wait {
@@ -44,7 +47,7 @@ impl Wait {
             TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
         epoll.add(&slot.attention, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         epoll.add(&timer, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0))?;
-        let wait = Wait { epoll, timer, idle: 0, asked: false };
+        let wait = Wait { epoll, timer, idle: 0, asked: false, owner_tells: false };
         let _ = slot.attention.write(1);
         Ok(wait)
     }
@@ -74,20 +77,28 @@ impl Wait {
         }
     }
 
+    /// The owner goes to sleep until the descriptor is readable, in the connection `generation`.
+    pub(super) fn before_sleep(&mut self, slot: &Slot, generation: u64, receiver: Option<&Receiver>) {
+        self.owner_tells = true;
+        self.ask(slot, generation, receiver);
+    }
+
     #[cold]
     fn stop_asking(&mut self, slot: &Slot, receiver: Option<&Receiver>) {
         if let Some(receiver) = receiver {
             receiver.mask();
         }
         self.asked = false;
-        let _ = slot.attention.write(1);
+        if !self.owner_tells {
+            let _ = slot.attention.write(1);
+        }
     }
 
     /// There was nothing in the connection `generation`.
     #[inline]
     pub(super) fn idle(&mut self, slot: &Slot, generation: u64, receiver: Option<&Receiver>) {
         self.idle += 1;
-        if self.idle >= IDLE_CALLS {
+        if self.idle >= IDLE_CALLS && !self.owner_tells {
             self.idle = 0;
             self.ask(slot, generation, receiver);
         }
@@ -100,6 +111,8 @@ impl Wait {
         let quiet = receiver.is_none_or(Receiver::unmask);
         if !quiet || slot.generation() != generation {
             self.stop_asking(slot, receiver);
+            // Whatever the owner says: it must not sleep now.
+            let _ = slot.attention.write(1);
             return;
         }
         if !self.asked && receiver.is_some() {
