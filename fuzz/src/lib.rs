@@ -9,6 +9,7 @@
 
 mod cotcp;
 mod cu;
+mod cu_control;
 mod du;
 mod du_control;
 pub mod mutate;

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::{cotcp, cu, du, du_control, n4, offload, pdcp, pipeline, rlc, rrc, rules, ue};
+use crate::{cotcp, cu, cu_control, du, du_control, n4, offload, pdcp, pipeline, rlc, rrc, rules, ue};
 
 /// One decoder or endpoint.
 pub struct Target {
@@ -24,6 +24,11 @@ pub const TARGETS: &[Target] = &[
     Target { name: "cotcp-server", run: cotcp::server, seeds: cotcp::server_seeds },
     Target { name: "cotcp-wired", run: cotcp::wired, seeds: cotcp::wired_seeds },
     Target { name: "cu", run: cu::run, seeds: cu::seeds },
+    Target {
+        name: "cu-control",
+        run: cu_control::run,
+        seeds: || cu_control::seeds(folder("f1ap"), folder("ngap")),
+    },
     Target { name: "du", run: du::run, seeds: du::seeds },
     Target { name: "du_control", run: du_control::run, seeds: du_control::seeds },
     Target { name: "f1ap", run: f1ap, seeds: || folder("f1ap") },
