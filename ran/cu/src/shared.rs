@@ -133,7 +133,7 @@ impl Shared {
         Some((id, receiver))
     }
 
-    /// Forgets a UE, and its tunnels.
+    /// Forgets a UE, whose sessions were closed.
     pub(crate) fn remove_ue(&self, id: u32) {
         let mut ues = self.ues();
         if let Some(entry) = ues.entries.remove(&id) {
@@ -142,7 +142,6 @@ impl Shared {
                 ues.of_du.remove(&of_du);
             }
         }
-        ues.tunnels.retain(|_, ue| *ue != id);
     }
 
     /// UEs with a connection.
@@ -222,8 +221,7 @@ impl Shared {
     }
 }
 
-/// Gives an event to a UE's task. A task with a full inbox is not told: it has to end, because it would miss what happened. Its
-/// closed inbox is how it learns of that.
+/// Gives an event to a UE's task. One whose inbox is full would miss what happened, so it has to end: its inbox is closed.
 fn tell(ues: &mut Ues, id: u32, event: UeEvent) {
     let Some(entry) = ues.entries.get(&id) else { return };
     if entry.inbox.try_send(event).is_err() {

@@ -49,6 +49,9 @@ pub(crate) enum Interrupt {
     /// The DU has forgotten the UE, or is gone.
     #[error("the DU has lost the UE")]
     DuLost,
+    /// More messages came for the UE than its task could take: it has missed some.
+    #[error("too many messages of the DU at once")]
+    Overrun,
     /// The DU asks for the release.
     #[error("the DU asks for the release: {0}")]
     DuAsks(F1Cause),
@@ -222,7 +225,8 @@ impl Ue {
                     Some(UeEvent::F1(pdu)) => if let Some(step) = self.of_du(*pdu)? {
                         return Ok(Some(step));
                     },
-                    Some(UeEvent::DuLost) | None => return Err(Interrupt::DuLost),
+                    Some(UeEvent::DuLost) => return Err(Interrupt::DuLost),
+                    None => return Err(Interrupt::Overrun),
                     Some(UeEvent::TunnelLost) => return Err(Interrupt::TunnelLost),
                     Some(UeEvent::Stopping) => return Err(Interrupt::Stopping),
                 },

@@ -24,6 +24,7 @@ impl Interrupt {
         match self {
             Interrupt::Commanded(_) => "commanded",
             Interrupt::DuLost => "du_lost",
+            Interrupt::Overrun => "overrun",
             Interrupt::DuAsks(_) => "du_asks",
             Interrupt::AmfLost => "amf_lost",
             Interrupt::TunnelLost => "tunnel_lost",
@@ -45,7 +46,9 @@ impl Interrupt {
             Interrupt::TunnelLost => ngap::cause::Transport::TransportResourceUnavailable.into(),
             Interrupt::Inactive => RadioNetwork::UserInactivity.into(),
             Interrupt::NoAnswer(_) => RadioNetwork::FailureInRadioInterfaceProcedure.into(),
-            Interrupt::Failed(_) => RadioNetwork::ReleaseDueToNgranGeneratedReason.into(),
+            Interrupt::Failed(_) | Interrupt::Overrun => {
+                RadioNetwork::ReleaseDueToNgranGeneratedReason.into()
+            }
         })
     }
 }
@@ -54,7 +57,7 @@ impl Ue {
     /// Ends the connection: asks the AMF if the end is not its own, tells the DU, which tells the UE, and frees all resources.
     pub(crate) async fn release(&mut self, interrupt: Interrupt) {
         counters::UES_ENDED.inc(interrupt.name());
-        let mut du_lost = matches!(interrupt, Interrupt::DuLost);
+        let mut du_lost = matches!(interrupt, Interrupt::DuLost | Interrupt::Overrun);
         let mut command = match (&interrupt, interrupt.ngap_cause()) {
             (_, Some(cause)) => self.ask_amf(cause, &mut du_lost).await,
             _ => None,
@@ -67,10 +70,13 @@ impl Ue {
             Interrupt::Refused(_) => F1RadioNetwork::UeRejection,
             _ => F1RadioNetwork::Unspecified,
         });
-        if let Interrupt::Commanded(of_amf) = interrupt {
-            command = Some(of_amf);
+        if let Interrupt::Commanded(of_amf) = &interrupt {
+            command = Some(of_amf.clone());
         }
-        if !du_lost {
+        if matches!(interrupt, Interrupt::Overrun) {
+            // Its answer would not be heard.
+            let _ = self.command_du(f1_cause).await;
+        } else if !du_lost {
             self.release_du(f1_cause).await;
         }
         let pdu_sessions = self.sessions.iter().map(|session| session.id).collect();
@@ -110,7 +116,7 @@ impl Ue {
                     if *du_lost { self.of_amf_only(deadline).await } else { self.step(Some(deadline)).await };
                 match step {
                     Err(Interrupt::Commanded(command)) => return Some(command),
-                    Err(Interrupt::DuLost) => *du_lost = true,
+                    Err(Interrupt::DuLost | Interrupt::Overrun) => *du_lost = true,
                     Err(Interrupt::AmfLost) => return None,
                     Err(Interrupt::Stopping) | Ok(None) => break,
                     Ok(Some(_)) | Err(_) => {}
@@ -137,27 +143,32 @@ impl Ue {
     }
 
     /// UE CONTEXT RELEASE COMMAND, with RRCRelease for a UE that has a connection.
-    async fn release_du(&mut self, cause: F1Cause) {
+    async fn command_du(&mut self, cause: F1Cause) -> Result<(), Interrupt> {
         let transaction = self.rrc.next_transaction();
         let release =
             RrcRelease { rrc_transaction_identifier: transaction, deprioritisation_req: None, v1540: None };
         let rrc_container = if self.connected { self.rrc.seal(1, release).ok() } else { None };
         let (gnb_cu_ue_f1ap_id, gnb_du_ue_f1ap_id) = self.f1_ids();
-        let command = UeContextReleaseCommand {
+        self.send_f1(UeContextReleaseCommand {
             gnb_cu_ue_f1ap_id,
             gnb_du_ue_f1ap_id,
             cause,
             srb_id: rrc_container.is_some().then_some(SrbId(1)),
             rrc_container,
-        };
-        if self.send_f1(command).await.is_err() {
+        })
+        .await
+    }
+
+    /// Has the DU release the UE, and waits until it has.
+    async fn release_du(&mut self, cause: F1Cause) {
+        if self.command_du(cause).await.is_err() {
             return;
         }
         let deadline = net::time::now() + DU_LIMIT;
         loop {
             match self.step(Some(deadline)).await {
                 Ok(Some(Step::F1(pdu))) if matches!(*pdu, F1::UeContextReleaseComplete(_)) => return,
-                Err(Interrupt::DuLost) => return,
+                Err(Interrupt::DuLost | Interrupt::Overrun) => return,
                 // The AMF need not be there any more.
                 Err(Interrupt::AmfLost) => self.n2 = None,
                 Ok(Some(_)) | Err(_) => {}

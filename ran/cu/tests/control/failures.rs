@@ -192,3 +192,20 @@ async fn a_cu_that_stops_releases_its_ues() {
     net::time::timeout(LIMIT, stopping).await.expect("it stops in time").unwrap();
     drop(amf);
 }
+
+#[tokio::test]
+async fn a_flood_for_one_ue_stops_no_other() {
+    let mut world = World::start(40, |_| {}).await;
+    let (mut du, mut quiet) = (world.du(1).await, world.du(2).await);
+    let ue = world.with_context(&mut du, 1, Vec::new()).await;
+    for _ in 0..3_000 {
+        du.send(ue.uplink(1, vec![0; 30])).await;
+    }
+    // Whether it was more than the UE's task could take or not: the others are served.
+    assert!(quiet.connect(1, cell(2), |initial| initial).await.is_ok());
+    let flooded = net::time::timeout(std::time::Duration::from_secs(1), du.receive()).await;
+    if let Ok(F1::UeContextReleaseCommand(command)) = flooded {
+        assert_eq!(command.gnb_du_ue_f1ap_id, ue.du_ue);
+    }
+    assert!(world.cu.status().dus.len() == 2);
+}
