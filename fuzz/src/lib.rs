@@ -23,6 +23,7 @@ mod rules;
 pub mod smoke;
 pub mod targets;
 mod ue;
+mod ue_rrc;
 
 pub use targets::{TARGETS, Target};
 

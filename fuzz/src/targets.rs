@@ -4,7 +4,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::{cotcp, cu, cu_control, du, du_control, n4, offload, pdcp, pipeline, rlc, rrc, rules, ue};
+use crate::{
+    cotcp, cu, cu_control, du, du_control, n4, offload, pdcp, pipeline, rlc, rrc, rules, ue, ue_rrc,
+};
 
 /// One decoder or endpoint.
 pub struct Target {
@@ -61,6 +63,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "suci", run: suci, seeds: suci_seeds },
     Target { name: "subscribers", run: subscribers, seeds: subscriber_seeds },
     Target { name: "ue-downlink", run: ue::downlink, seeds: ue::seeds },
+    Target { name: "ue-rrc", run: ue_rrc::run, seeds: ue_rrc::seeds },
     Target { name: "uu", run: rlc::uu, seeds: rlc::uu_seeds },
 ];
 
