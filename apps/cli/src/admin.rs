@@ -129,7 +129,7 @@ pub fn ue(args: &UeArgs) -> anyhow::Result<ExitCode> {
 /// `godwit session …`
 ///
 /// # Errors
-/// As [`ue`].
+/// As [`ue()`].
 pub fn session(args: &SessionArgs) -> anyhow::Result<ExitCode> {
     const COLUMNS: [&str; 9] = ["supi", "id", "dnn", "snssai", "type", "ipv4", "ipv6", "state", "user_plane"];
     match &args.verb {
@@ -146,7 +146,7 @@ pub fn session(args: &SessionArgs) -> anyhow::Result<ExitCode> {
 /// `godwit upf …`
 ///
 /// # Errors
-/// As [`ue`].
+/// As [`ue()`].
 pub fn upf(args: &UpfArgs) -> anyhow::Result<ExitCode> {
     match &args.verb {
         UpfVerb::Stats { socket, timing } => live::stats(socket, timing),
@@ -185,7 +185,7 @@ fn graph(socket: &SocketArg) -> anyhow::Result<ExitCode> {
 /// Some NFs may be missing: they may run on other machines.
 ///
 /// # Errors
-/// As [`ue`].
+/// As [`ue()`].
 pub fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let folder = run_dir(&args.socket)?;
     let runtime = runtime()?;
