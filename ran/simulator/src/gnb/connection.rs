@@ -2,7 +2,7 @@
 //!
 //! [`Connection::next`] performs the gNB's part of what the AMF asks for (context set-up, session
 //! resources, release) and passes the results to the UE as [`Downlink`] events, in order. Tests that
-//! want the messages themselves call [`Connection::next_pdu`] instead and answer with [`Gnb::send`].
+//! want the messages themselves call [`Connection::next_pdu`] instead and answer with [`Gnb::send`](n2::Gnb::send).
 //!
 //! Each UE owns its connection. Dropping the connection makes the gNB forget the UE without telling the
 //! AMF.

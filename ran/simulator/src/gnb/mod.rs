@@ -2,7 +2,7 @@
 //!
 //! [`Gnb::connect`] sets everything up. A message about a UE goes to that UE's [`Connection`]. PAGING goes to the UE that camps on
 //! this gNB under the paged identity ([`Gnb::camp`]). Every other message can be read with [`Gnb::interface_message`]. A gNB ends
-//! when the last [`Gnb`] is dropped, or by [`Gnb::shutdown`].
+//! when the last [`Gnb`] is dropped, or by [`Gnb::shutdown`](n2::Gnb::shutdown).
 //!
 //! Invariants: queues are bounded; a slow reader loses its own messages (counted in [`Gnb::lost_messages`]) and nobody else's.
 

@@ -12,7 +12,7 @@
 //!   answering it. [`Ue::respond`] answers messages of common procedures (identity, authentication,
 //!   security mode, configuration update).
 //! - [`Ue::record`] keeps every NAS message in both directions for [`Ue::recorded`].
-//! - [`Ue::connection`] is the gNB's side: raw NGAP through [`Gnb::send`] and [`Gnb::send_bytes`],
+//! - [`Ue::connection`] is the gNB's side: raw NGAP through [`Gnb::send`](n2::Gnb::send) and [`Gnb::send_bytes`](n2::Gnb::send_bytes),
 //!   received PDUs through [`Connection::next_pdu`](crate::gnb::Connection::next_pdu).
 //! - To test a wrong key, sequence number or algorithm list, change [`UeConfig`].
 
