@@ -32,7 +32,7 @@ pub const TARGETS: &[Target] = &[
         seeds: || cu_control::seeds(folder("f1ap"), folder("ngap")),
     },
     Target { name: "du", run: du::run, seeds: du::seeds },
-    Target { name: "du_control", run: du_control::run, seeds: du_control::seeds },
+    Target { name: "du-control", run: du_control::run, seeds: du_control::seeds },
     Target { name: "f1ap", run: f1ap, seeds: || folder("f1ap") },
     Target { name: "gtpu", run: gtpu, seeds: || folder("gtpu") },
     Target { name: "ip", run: ip, seeds: || folder("ip") },
