@@ -17,6 +17,7 @@ pub mod backhaul;
 pub mod buffering;
 pub mod command;
 pub mod cotcp;
+mod distance;
 pub mod end_to_end;
 pub mod machine;
 pub mod midhaul;

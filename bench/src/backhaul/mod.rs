@@ -41,6 +41,7 @@ pub fn run(options: &Options) -> anyhow::Result<Experiment> {
 fn link(run: &mut Run<LinkPlan>) -> anyhow::Result<()> {
     let (network, plan) = (Network::build(1)?, run.plan.clone());
     for round in 0..plan.rounds {
+        run.add_distance();
         for way in Way::ALL {
             run.progress.say(&format!("link: {}, round {round}", way.name()));
             flow(run, &plan, &network, way).with_context(|| format!("{}: packets to the CU", way.name()))?;

@@ -122,6 +122,7 @@ fn memory(run: &mut Run) -> anyhow::Result<()> {
     let (network, plan) = (Network::build(1)?, run.plan.link.clone());
     let cores = chain::Cores::of(&run.cores, 1);
     for round in 0..plan.rounds {
+        run.add_distance();
         for model in MODELS {
             run.progress.say(&format!("ends in memory: {}, round {round}", model.name));
             for (up, direction) in [(true, "up"), (false, "down")] {
@@ -142,6 +143,7 @@ fn memory(run: &mut Run) -> anyhow::Result<()> {
 fn dus(run: &mut Run) -> anyhow::Result<()> {
     let plan = run.plan.link.clone();
     for round in 0..plan.rounds {
+        run.add_distance();
         for dus in DUS {
             let network = Network::build(dus)?;
             let cores = chain::Cores::of(&run.cores, dus);

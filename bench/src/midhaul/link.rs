@@ -23,6 +23,7 @@ use crate::ran::serving::{Mode, Placed, Serving};
 pub(super) fn run(run: &mut Run, cores: [usize; 2]) -> anyhow::Result<()> {
     let network = Network::build(1)?;
     for round in 0..run.plan.rounds {
+        run.add_distance();
         for way in Way::ALL {
             run.progress.say(&format!("link: {}, round {round}", way.name()));
             flow(run, &network, way, cores).with_context(|| format!("{}: packets to UEs", way.name()))?;

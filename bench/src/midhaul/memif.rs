@@ -37,6 +37,7 @@ const TUNNEL: usize = 20 + 8 + 16;
 pub(super) fn run(run: &mut Run, [core, other]: [usize; 2]) -> anyhow::Result<()> {
     machine::pin(&[core]);
     for round in 0..run.plan.rounds {
+        run.add_distance();
         run.progress.say(&format!("CU between memifs, round {round}"));
         for size in run.plan.link.sizes.clone() {
             let bare = bare(run, other, size).context("bare forwarder")?;

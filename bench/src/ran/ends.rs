@@ -43,6 +43,8 @@ pub(crate) struct Arrivals {
     jitter: AtomicU64,
     /// Its values so far, in ns, one for each vector.
     jitters: Mutex<Vec<f32>>,
+    /// Longest time that a packet was under way, in ns.
+    longest: AtomicU64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -55,10 +57,16 @@ pub(crate) fn all(arrivals: &[Arc<Arrivals>]) -> u64 {
 }
 
 impl Arrivals {
-    /// Begins jitter anew.
+    /// Begins jitter, and the longest time, anew.
     pub(crate) fn reset_jitter(&self) {
         self.jitter.store(0, Relaxed);
+        self.longest.store(0, Relaxed);
         lock(&self.jitters).clear();
+    }
+
+    /// Longest time that a packet was under way since then, in us.
+    pub(crate) fn longest_us(&self) -> f64 {
+        self.longest.load(Relaxed) as f64 / 1000.0
     }
 
     /// Median and 99th percentile of the jitter since then, in us.
@@ -226,7 +234,8 @@ impl Port for Sink {
 
     fn transmit(&mut self, vector: &mut Vector, selected: &[u16]) -> Sent {
         let (arrivals, now_ns) = (&self.arrivals, time::now_ns());
-        let (mut jitter, mut wrong, mut packets) = (arrivals.jitter.load(Relaxed), 0, 0);
+        let (mut jitter, mut longest) = (arrivals.jitter.load(Relaxed), arrivals.longest.load(Relaxed));
+        let (mut wrong, mut packets) = (0, 0);
         for (number, at) in selected.iter().enumerate() {
             let message = vector.frames()[usize::from(*at)].packet();
             let Some(user) = (self.user)(message) else { continue };
@@ -239,11 +248,13 @@ impl Port for Sink {
                 wrong += u64::from(self.contents.user_packet(self.up, user).is_err());
             }
             let transit = now_ns.saturating_sub(u64::from_be_bytes(*stamp));
+            longest = longest.max(transit);
             if let Some(before) = self.transit.replace(transit) {
                 jitter = jitter + transit.abs_diff(before) - (jitter + 8) / 16;
             }
         }
         arrivals.jitter.store(jitter, Relaxed);
+        arrivals.longest.store(longest, Relaxed);
         arrivals.wrong.store(arrivals.wrong.load(Relaxed) + wrong, Relaxed);
         arrivals.packets.store(arrivals.packets.load(Relaxed) + packets, Relaxed);
         let mut jitters = lock(&arrivals.jitters);
@@ -258,29 +269,33 @@ impl Port for Sink {
     }
 }
 
-/// Packets that a node has sent to the end that sends them back.
-type Taken = Arc<Mutex<Vec<Vec<u8>>>>;
-/// Makes the answer to a packet, and where it comes from.
-pub(crate) type Answer = Box<dyn Fn(&[u8]) -> Option<(Vec<u8>, SocketAddr)> + Send>;
+/// Answers to the packets that a node has sent to the end that sends them back.
+type Answers = Arc<Mutex<Vector>>;
+/// Makes a packet its answer, and says where that comes from.
+pub(crate) type Answer = Box<dyn Fn(&mut [u8]) -> Option<SocketAddr> + Send>;
 
 /// A node with an end in memory that sends every packet back.
 pub(crate) struct Echo<G> {
     graph: G,
     end: usize,
-    answer: Answer,
-    taken: Taken,
+    answers: Answers,
     vector: Vector,
 }
 
 /// The end in memory of an [`Echo`].
-pub(crate) struct Mirror(Taken);
+pub(crate) struct Mirror {
+    answer: Answer,
+    answers: Answers,
+    packet: Vec<u8>,
+}
 
 impl<G: Graph> Echo<G> {
     /// The node `graph`, whose interface with the number `end` answers.
     pub(crate) fn new(graph: G, end: usize, answer: Answer) -> (Echo<G>, Mirror) {
-        let taken = Taken::default();
+        let answers: Answers = Arc::new(Mutex::new(Vector::of(graph.home())));
+        let mirror = Mirror { answer, answers: Arc::clone(&answers), packet: Vec::new() };
         let vector = Vector::of(graph.home());
-        (Echo { graph, end, answer, taken: Arc::clone(&taken), vector }, Mirror(taken))
+        (Echo { graph, end, answers, vector }, mirror)
     }
 }
 
@@ -291,14 +306,10 @@ impl<G: Graph> Graph for Echo<G> {
 
     fn process(&mut self, input: usize, vector: &mut Vector, now_ns: u64, ports: &mut Ports) {
         self.graph.process(input, vector, now_ns, ports);
-        self.vector.clear();
-        for packet in lock(&self.taken).drain(..) {
-            if let Some((answer, from)) = (self.answer)(&packet) {
-                self.vector.push(&answer, from);
-            }
-        }
+        std::mem::swap(&mut *lock(&self.answers), &mut self.vector);
         if !self.vector.is_empty() {
             self.graph.process(self.end, &mut self.vector, now_ns, ports);
+            self.vector.clear();
         }
     }
 
@@ -326,8 +337,14 @@ impl Port for Mirror {
     }
 
     fn transmit(&mut self, vector: &mut Vector, selected: &[u16]) -> Sent {
-        let mut taken = lock(&self.0);
-        taken.extend(selected.iter().map(|at| vector.frames()[usize::from(*at)].packet().to_vec()));
+        let mut answers = lock(&self.answers);
+        for at in selected {
+            self.packet.clear();
+            self.packet.extend(vector.frames()[usize::from(*at)].packet());
+            if let Some(from) = (self.answer)(&mut self.packet) {
+                answers.push(&self.packet, from);
+            }
+        }
         Sent { packets: selected.len(), ..Sent::default() }
     }
 

@@ -93,6 +93,8 @@ impl Flow<'_> {
             let passed = self.pass(load_kpps as u64 * 1000, 64, plan.load_time);
             let lost = 1.0 - passed.packets as f64 / passed.made.max(1) as f64;
             run.results.add(format!("load.{name}.loss"), LOSS, load_kpps, lost.max(0.0) * 100.0);
+            let longest = self.arrivals.iter().map(|end| end.longest_us()).fold(0.0, f64::max);
+            run.results.add(format!("load.{name}.longest"), US_BY_LOAD, load_kpps, longest);
             // A load that the nodes do not make is none.
             if passed.made as f64 > 0.95 * load_kpps as f64 * 1000.0 * passed.seconds
                 && let Some([p50, p99]) = self.arrivals.first().and_then(|end| end.jitter_us())

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use anyhow::bail;
 use net::time::Duration;
 
+use crate::distance;
 use crate::machine::{self, Awake};
 use crate::progress::Progress;
 use crate::result::Experiment;
@@ -26,6 +27,9 @@ pub(crate) const MPPS_BY_SIZE: Axes = Axes { x: "octets", y: "packets per second
 pub(crate) const GBIT: Axes = Axes { x: "octets", y: "throughput of user packets", unit: "Gbit/s" };
 pub(crate) const US_BY_SIZE: Axes = Axes { x: "octets", y: "time", unit: "us" };
 pub(crate) const US_BY_LOAD: Axes = Axes { x: "thousand packets per second", y: "time", unit: "us" };
+const DISTANCE: Axes = Axes { x: "", y: "time of a cache line between the cores", unit: "ns" };
+/// Series of these times.
+const APART: &str = "cores.apart";
 pub(crate) const LOSS: Axes = Axes { x: "thousand packets per second", y: "packets lost", unit: "%" };
 
 /// Extent of what is measured between two nodes.
@@ -141,6 +145,13 @@ impl<P> Run<P> {
         [first, self.cores.get(1).copied().unwrap_or(first)]
     }
 
+    /// Records the time of a cache line between the two cores: it changes when the hypervisor moves them, and rates with it.
+    pub(crate) fn add_distance(&mut self) {
+        if let Some(ns) = distance::measure(self.two_cores()) {
+            self.results.add(APART.to_owned(), DISTANCE, 0, ns);
+        }
+    }
+
     /// Records a parameter.
     pub(crate) fn param(&mut self, name: &str, value: impl Into<serde_json::Value>) {
         self.experiment.param(name, value);
@@ -169,6 +180,9 @@ impl<P> Run<P> {
             self.check(&format!("no {what}"), count == 0, format!("{count}"));
         }
         summarise(&self.results, &mut self.experiment);
+        if let Some(ns) = self.results.median(APART, 0) {
+            self.experiment.ratios.insert("core_to_core_ns".to_owned(), ns);
+        }
         self.experiment.series = self.results.into_series();
         self.experiment
     }

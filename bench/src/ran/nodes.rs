@@ -202,22 +202,24 @@ pub(crate) fn upf_answer(n3: &[u32]) -> Answer {
     let n3: Arc<[u32]> = n3.into();
     Box::new(move |message| {
         let packet = gtpu::Packet::new(message).ok()?;
-        let teid = n3.get(packet.teid() as usize)?;
-        Some((packets::from_upf(*teid, &turned(packet.payload())?), packets::upf()))
+        let (teid, octets) = (*n3.get(packet.teid() as usize)?, packet.payload().len());
+        let (headers, user) = message.split_at_mut(message.len() - octets);
+        turn(user)?;
+        gtpu::encapsulate(headers, teid, octets, Some(packets::FROM_UPF))?;
+        Some(packets::upf())
     })
 }
 
 /// The answer of a data network in memory: the packet comes back.
 pub(crate) fn network_answer() -> Answer {
-    Box::new(|packet| Some((turned(packet)?, packets::upf())))
+    Box::new(|packet| turn(packet).map(|()| packets::upf()))
 }
 
-/// A packet with its addresses and ports exchanged, which does not change its checksum.
-fn turned(packet: &[u8]) -> Option<Vec<u8>> {
-    let mut turned = packet.to_vec();
-    let (from, to) = turned.get_mut(12..20)?.split_at_mut(4);
+/// Exchanges a packet's addresses and ports, which does not change its checksum.
+fn turn(packet: &mut [u8]) -> Option<()> {
+    let (from, to) = packet.get_mut(12..20)?.split_at_mut(4);
     from.swap_with_slice(to);
-    let (from, to) = turned.get_mut(20..24)?.split_at_mut(2);
+    let (from, to) = packet.get_mut(20..24)?.split_at_mut(2);
     from.swap_with_slice(to);
-    Some(turned)
+    Some(())
 }

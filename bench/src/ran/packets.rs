@@ -55,9 +55,12 @@ pub(crate) fn ue_address(ue: usize) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 40_000 + (ue % UES) as u16)
 }
 
+/// The container of the UPF's packets. That of the CU's is as long.
+pub(crate) const FROM_UPF: PduSession = PduSession::Downlink { qfi: QFI, rqi: false, ppi: None };
+
 /// A packet of the UPF in the tunnel `teid`.
 pub(crate) fn from_upf(teid: u32, user: &[u8]) -> Vec<u8> {
-    let container = Some(PduSession::Downlink { qfi: QFI, rqi: false, ppi: None });
+    let container = Some(FROM_UPF);
     let mut message = vec![0; gtpu::encapsulation_len(container)];
     gtpu::encapsulate(&mut message, teid, user.len(), container);
     message.extend(user);

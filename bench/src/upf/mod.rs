@@ -13,7 +13,6 @@ mod bare;
 mod changes;
 pub(crate) mod client;
 pub(crate) mod contents;
-mod distance;
 #[cfg(feature = "dpdk")]
 mod dpdk;
 mod ends;

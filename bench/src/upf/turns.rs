@@ -5,7 +5,8 @@ use pktio::FramePort;
 
 use super::frames::{Generator, Latency};
 use super::traffic::Direction;
-use super::{DISTANCE, MPPS, NS, Run, SHARE, US, distance};
+use super::{DISTANCE, MPPS, NS, Run, SHARE, US};
+use crate::distance;
 use crate::stats::median;
 
 /// A forwarder between two frame ports, with the generator at their other ends.

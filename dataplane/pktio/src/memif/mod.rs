@@ -176,7 +176,7 @@ impl MemifPort {
     fn copy_in(&mut self, vector: &mut Vector) -> (usize, Result<(), Violation>) {
         let longest = self.session.shared.settings().frame() as usize;
         let Some(Ends { receiver, .. }) = &mut self.ends else { return (0, Ok(())) };
-        let mut waiting = match receiver.waiting() {
+        let mut waiting = match receiver.waiting_up_to(VECTOR as u16) {
             Ok(waiting) if self.up => waiting,
             Ok(waiting) => waiting.min(self.remaining),
             Err(violation) => return (0, Err(violation)),
@@ -184,6 +184,7 @@ impl MemifPort {
         if waiting == 0 {
             return (0, Ok(()));
         }
+        receiver.prefetch_next();
         let (room, before) = (vector.draw(VECTOR, longest), waiting);
         let (mut received, mut result) = (0, Ok(()));
         (0..AHEAD.min(waiting)).for_each(|ahead| receiver.prefetch(ahead));
@@ -228,7 +229,12 @@ impl Port for MemifPort {
         let slot = self.session.shared.slot(self.queue);
         let receiver = self.ends.as_ref().map(|ends| &ends.receiver);
         match received {
-            0 => self.wait.idle(slot, self.generation, receiver),
+            0 => {
+                self.wait.idle(slot, self.generation, receiver);
+                if let Some(ends) = &self.ends {
+                    ends.sender.prepare();
+                }
+            }
             _ => self.wait.busy(slot, receiver),
         }
         Ok(received)
@@ -245,11 +251,11 @@ impl Port for MemifPort {
             sent.full = selected.len();
             return sent;
         };
-        let mut result = sender.free();
         let length = |position: &u16| vector.sendable(*position).map_or(0, Frame::len);
         for (ahead, position) in (0..AHEAD).zip(selected) {
             sender.prefetch(ahead, length(position));
         }
+        let mut result = Ok(());
         for (number, &position) in selected.iter().enumerate() {
             let Some(frame) = vector.sendable(position) else {
                 sent.errors += 1;
@@ -258,21 +264,19 @@ impl Port for MemifPort {
             if let Some(later) = selected.get(number + usize::from(AHEAD)) {
                 sender.prefetch(AHEAD, length(later));
             }
-            let put = match &mut result {
+            let put = match result {
                 _ if frame.len() > longest => Ok(Put::TooLong),
-                Ok(free) => sender.put(frame.packet(), free),
-                Err(violation) => Err(*violation),
+                // Nor do shorter packets pass one for which there was no room: what was sent is always the first part.
+                Ok(()) if sent.full > 0 => Ok(Put::Full),
+                Ok(()) => sender.put(frame.packet()),
+                Err(violation) => Err(violation),
             };
             match put {
                 Ok(Put::Done) => {
                     sent.packets += 1;
                     sent.bytes += frame.len();
                 }
-                Ok(Put::Full) => {
-                    sent.full += 1;
-                    // Nor do shorter packets pass this one: what was sent is always the first part.
-                    result = Ok(0);
-                }
+                Ok(Put::Full) => sent.full += 1,
                 Ok(Put::TooLong) => sent.too_big += 1,
                 Err(violation) => {
                     sent.errors += 1;

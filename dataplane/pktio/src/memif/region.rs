@@ -22,6 +22,8 @@ use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 
 /// Largest region: offsets in it have 32 bits.
 const MAX_SIZE: u64 = 1 << 32;
+/// Octets of a peer's region that are populated when it is mapped: eight pairs of rings with 1,024 buffers of 2 KiB.
+const POPULATED: usize = 32 << 20;
 /// Octets of a cache line.
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
@@ -102,8 +104,21 @@ impl Region {
         if length < size {
             return Err(RegionError::Short { size, file: length });
         }
-        // Not populated: a peer must not make this process allocate what it does not touch.
-        Region::map(&OwnedFd::from(file), size, 0)
+        let region = Region::map(&OwnedFd::from(file), size, 0)?;
+        region.populate();
+        Ok(region)
+    }
+
+    /// Makes the first pages present, as each would cost the packet that first touches it a page fault. Not all: a peer must not make
+    /// this process allocate more than that.
+    fn populate(&self) {
+        let len = self.len.min(POPULATED);
+        // SAFETY: the pages are of this mapping, and populating them changes nothing that they hold.
+        let result = unsafe { libc::madvise(self.base.as_ptr().cast(), len, libc::MADV_POPULATE_WRITE) };
+        if result != 0 {
+            // Before Linux 5.14: packets touch the pages.
+            tracing::debug!(error = %io::Error::last_os_error(), "the memory of a memif is not populated");
+        }
     }
 
     fn map(fd: &OwnedFd, size: u64, flags: libc::c_int) -> Result<Region, RegionError> {

@@ -277,6 +277,10 @@ pub struct Receiver {
     position: u16,
     /// Descriptors before this one have been returned to the peer.
     returned: u16,
+    /// Descriptors before this one hold packets, as far as the peer's counter has been read.
+    filled: u16,
+    /// Region and offset of the buffers of the last two packets.
+    last: [(u16, u32); 2],
 }
 
 impl Receiver {
@@ -287,12 +291,12 @@ impl Receiver {
             // It is our counter, which the client has initialised.
             None => {
                 let position = ring.number(TAIL).load(Relaxed);
-                Receiver { ring, position, returned: position }
+                Receiver { ring, position, returned: position, filled: position, last: [(0, 0); 2] }
             }
             // As if a whole ring had been received just now.
             Some(_) => {
                 let returned = 0u16.wrapping_sub(ring.size);
-                Receiver { ring, position: 0, returned }
+                Receiver { ring, position: 0, returned, filled: 0, last: [(0, 0); 2] }
             }
         };
         receiver.release();
@@ -308,6 +312,21 @@ impl Receiver {
         self.ring.ahead(if self.ring.buffers.is_some() { TAIL } else { HEAD }, self.position)
     }
 
+    /// The same, or fewer if these are `enough`: then the peer's counter, whose cache line the peer writes, is not read again.
+    ///
+    /// # Errors
+    /// As for [`Receiver::waiting`].
+    #[inline]
+    pub fn waiting_up_to(&mut self, enough: u16) -> Result<u16, Violation> {
+        let known = self.filled.wrapping_sub(self.position);
+        if known >= enough {
+            return Ok(known);
+        }
+        let waiting = self.waiting()?;
+        self.filled = self.position.wrapping_add(waiting);
+        Ok(waiting)
+    }
+
     /// Copies the next packet to `to`, which consists of at most `waiting` descriptors, and subtracts these.
     ///
     /// # Errors
@@ -319,6 +338,7 @@ impl Receiver {
                 return Err(Violation::Chain);
             }
             let Descriptor { flags, region, length: octets, offset } = self.ring.buffer(self.position)?;
+            self.last = [self.last[1], (region, offset)];
             let region = self.ring.regions.get(usize::from(region)).ok_or(Violation::Descriptor)?;
             match to.get_mut(length..).and_then(|rest| rest.get_mut(..octets as usize)) {
                 Some(piece) if fits => {
@@ -342,6 +362,17 @@ impl Receiver {
     pub fn prefetch(&self, ahead: u16) {
         if let Ok(buffer) = self.ring.buffer(self.position.wrapping_add(ahead)) {
             self.ring.prefetch(buffer, buffer.length, false);
+        }
+    }
+
+    /// Has the next packet fetched without waiting for its descriptor: its buffer follows the last one as that followed the one
+    /// before, unless the peer takes buffers in another order.
+    #[inline(always)]
+    pub fn prefetch_next(&self) {
+        let [(_, before), (region, last)] = self.last;
+        if let Some(region) = self.ring.regions.get(usize::from(region)) {
+            let offset = last.wrapping_add(last.wrapping_sub(before)) as usize;
+            region.prefetch(offset, FETCHED as usize, false);
         }
     }
 
@@ -403,6 +434,8 @@ pub struct Sender {
     position: u16,
     /// Descriptors before this one have been published.
     published: u16,
+    /// How many can be filled from `position` on, as far as the peer's counter has been read.
+    room: u16,
 }
 
 impl Sender {
@@ -410,15 +443,14 @@ impl Sender {
     pub fn new(ring: Arc<Ring>) -> Sender {
         let place = if ring.buffers.is_some() { HEAD } else { TAIL };
         let position = ring.number(place).load(Relaxed);
-        Sender { ring, position, published: position }
+        Sender { ring, position, published: position, room: 0 }
     }
 
     /// How many descriptors can be filled.
     ///
     /// # Errors
     /// The peer's counter is out of range.
-    #[inline]
-    pub fn free(&self) -> Result<u16, Violation> {
+    fn free(&self) -> Result<u16, Violation> {
         if self.ring.buffers.is_none() {
             return self.ring.ahead(HEAD, self.position);
         }
@@ -447,18 +479,30 @@ impl Sender {
         self.ring.prefetch(buffer, octets as u32, true);
     }
 
-    /// Copies a packet to the next descriptors, of which `free` are free, and subtracts those that it takes. The peer
-    /// sees it after [`Sender::publish`].
+    /// Has the next descriptor and its buffer fetched while there is nothing to do, so that the next packet need not wait for them.
+    #[inline(always)]
+    pub fn prepare(&self) {
+        let descriptor = self.ring.place_of(self.position);
+        self.ring.regions[self.ring.region].prefetch(descriptor, DESCRIPTOR, true);
+        self.prefetch(0, FETCHED as usize);
+    }
+
+    /// Copies a packet to the next descriptors, if so many are free. The peer sees it after [`Sender::publish`].
     ///
     /// # Errors
     /// The peer broke the rules.
-    pub fn put(&mut self, packet: &[u8], free: &mut u16) -> Result<Put, Violation> {
-        let (mut rest, mut position, mut left) = (packet, self.position, *free);
+    pub fn put(&mut self, packet: &[u8]) -> Result<Put, Violation> {
+        let (mut rest, mut used) = (packet, 0);
         loop {
-            if left == 0 {
-                let whole_ring = *free == self.ring.size;
-                return Ok(if whole_ring { Put::TooLong } else { Put::Full });
+            if used == self.room {
+                // The peer writes its counter for each burst that it takes: it is read only when this side has no room left.
+                self.room = self.free()?;
+                if self.room <= used {
+                    let whole_ring = self.room == self.ring.size;
+                    return Ok(if whole_ring { Put::TooLong } else { Put::Full });
+                }
             }
+            let position = self.position.wrapping_add(used);
             // A client writes into its own buffer, whatever the server has made of the descriptor.
             let buffer = match self.ring.buffers {
                 Some(buffers) => self.ring.own_descriptor(buffers, position),
@@ -472,9 +516,9 @@ impl Sender {
             }
             let flags = if after.is_empty() { 0 } else { NEXT };
             self.ring.set_descriptor(position, Descriptor { flags, length: piece.len() as u32, ..buffer });
-            (rest, position, left) = (after, position.wrapping_add(1), left - 1);
+            (rest, used) = (after, used + 1);
             if flags == 0 {
-                (self.position, *free) = (position, left);
+                (self.position, self.room) = (self.position.wrapping_add(used), self.room - used);
                 return Ok(Put::Done);
             }
         }

@@ -23,7 +23,7 @@ const READINGS: usize = 10;
 struct Ball(AtomicU32);
 
 /// Nanoseconds from one of the two cores to the other; `None` when they are the same.
-pub(super) fn measure([here, there]: [usize; 2]) -> Option<f64> {
+pub(crate) fn measure([here, there]: [usize; 2]) -> Option<f64> {
     if here == there {
         return None;
     }
