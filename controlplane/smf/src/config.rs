@@ -21,6 +21,9 @@ pub struct Config {
     /// How data networks are encoded in the IE Network Instance.
     #[serde(default)]
     pub network_instance: NetworkInstance,
+    /// What addresses UPFs give tunnels on N3. Those on N4-u are of the family of `gtpu`.
+    #[serde(default)]
+    pub n3: AddressFamily,
     /// Data networks.
     pub dnn: Vec<DnnConfig>,
     /// Slices in the NRF profile; sessions are served on any slice of a subscription.
@@ -43,6 +46,17 @@ pub enum NetworkInstance {
     Labels,
     /// As plain text.
     Text,
+}
+
+/// Family of the addresses of tunnels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AddressFamily {
+    /// IPv4.
+    #[default]
+    Ipv4,
+    /// IPv6.
+    Ipv6,
 }
 
 /// One data network.

@@ -291,6 +291,7 @@ impl Session {
         SessionRules {
             seid: self.seid(),
             n4: smf.n4.local().ip(),
+            n3: smf.config.n3,
             n4u: smf.config.gtpu,
             n4u_teid: self.n4u_teid(),
             dnn: self.dnn.clone(),

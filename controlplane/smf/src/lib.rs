@@ -26,7 +26,9 @@ mod service;
 
 use std::sync::Arc;
 
-pub use config::{Config, ConfigError, DnnConfig, Need, NetworkInstance, UePool, UserPlaneSecurity};
+pub use config::{
+    AddressFamily, Config, ConfigError, DnnConfig, Need, NetworkInstance, UePool, UserPlaneSecurity,
+};
 use context::{Network, Smf};
 use n4::{N4, N4Event, Tasks};
 use nf::{Env, Instance, Running};

@@ -20,7 +20,7 @@ use pfcp::message::*;
 use pfcp::*;
 use types::{Ambr, Dnn, PduSessionType, Teid};
 
-use crate::config::NetworkInstance;
+use crate::config::{AddressFamily, NetworkInstance};
 use crate::pool::Addresses;
 
 const UPLINK: PdrId = PdrId(1);
@@ -51,6 +51,8 @@ pub struct SessionRules {
     pub seid: u64,
     /// Our PFCP address.
     pub n4: IpAddr,
+    /// Family of the UPF's addresses on N3.
+    pub n3: AddressFamily,
     /// Our GTP-U address for N4-u.
     pub n4u: SocketAddr,
     /// TEID of the session on N4-u at our end.
@@ -111,9 +113,10 @@ impl SessionRules {
         known: Option<Tunnels>,
         gnb: Option<GtpTunnel>,
     ) -> SessionEstablishmentRequest {
-        let choose = |id| FTeid::Choose { ipv4: true, ipv6: false, id: Some(id) };
-        let n3 = known.map_or_else(|| choose(CHOOSE_N3), |tunnels| f_teid(tunnels.n3));
-        let n4u = known.and_then(|tunnels| tunnels.n4u).map_or_else(|| choose(CHOOSE_N4U), f_teid);
+        let choose = |id, ipv4: bool| FTeid::Choose { ipv4, ipv6: !ipv4, id: Some(id) };
+        let (n3, n4u) = (self.n3 == AddressFamily::Ipv4, self.n4u.is_ipv4());
+        let n3 = known.map_or_else(|| choose(CHOOSE_N3, n3), |tunnels| f_teid(tunnels.n3));
+        let n4u = known.and_then(|tunnels| tunnels.n4u).map_or_else(|| choose(CHOOSE_N4U, n4u), f_teid);
         let mut create_pdrs = vec![self.uplink_pdr(n3), self.downlink_pdr()];
         let mut create_fars = vec![self.to_network(), to_gnb(gnb)];
         if self.session_type.has_ipv6() {
