@@ -2,7 +2,6 @@
 //! this process, in the namespace of the RAN; what is between them passes over its loopback.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 
 use net::sctp::SctpMode;
 use net::time::{Duration, sleep, timeout};
@@ -10,8 +9,8 @@ use net::udp::UdpSocket;
 use packet::{gtpu, ipv4, protocol, transport};
 use pktio::interface::LinkConfig;
 use serde_json::Value;
+use simulator::Ue;
 use simulator::ue::{NetworkEvent, WakeReason};
-use simulator::{Ue, UeConfig};
 use types::PduSessionType;
 
 use testkit::world::{LIMIT, World, establish, id, network, ping, plain, request, try_ping};
@@ -89,15 +88,7 @@ impl Split {
 
     /// The UE of a subscriber in the cell of the DU with this number.
     fn ue(&self, world: &World, du: u8, index: u64) -> Ue {
-        self.ue_with(world, du, index, |_| ())
-    }
-
-    fn ue_with(&self, world: &World, du: u8, index: u64, edit: impl FnOnce(&mut UeConfig)) -> Ue {
-        let mut config = world.config.ue.clone();
-        config.answer_timeout = LIMIT;
-        edit(&mut config);
-        let cell = self.ues.cells().nth(usize::from(du) - 1).unwrap();
-        Ue::new(Arc::new(config), index, cell).unwrap()
+        world.ue(&self.ues.cells().nth(usize::from(du) - 1).unwrap(), index)
     }
 }
 
@@ -239,7 +230,7 @@ fn packets_are_protected_as_the_smf_asks() {
 }
 
 /// Serves the UE until it has noticed that its connection is lost; then it asks for service until it gets it, and talks.
-async fn recovers(ue: &mut Ue) {
+pub(crate) async fn recovers(ue: &mut Ue) {
     let noticed = async {
         while ue.connected() {
             let _ = ue.serve().await;

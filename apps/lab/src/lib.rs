@@ -175,6 +175,15 @@ impl Lab {
         &self.dn
     }
 
+    /// The namespace of a process: with a gNB in parts, `cu` and `du` have one of their own.
+    pub fn namespace_of(&self, process: &str) -> &NetNs {
+        match (&self.units, process) {
+            (Some([cu, _]), "cu") => cu,
+            (Some([_, du]), "du") => du,
+            _ => &self.core,
+        }
+    }
+
     /// The private folder: `godwit.yaml`, `godwit.db`, `run/` with the OAM sockets, `<process>.log`.
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -245,13 +254,16 @@ impl Lab {
         Ok(())
     }
 
-    /// Starts an NF again after [`Lab::kill`].
+    /// Starts an NF or a unit again after [`Lab::kill`].
     ///
     /// # Errors
     /// As [`Lab::start`].
     pub async fn restart(&mut self, name: &'static str) -> anyhow::Result<()> {
         let arguments: &[&str] = if name == "core" { &[] } else { &["--nf", name] };
         self.start_nf(name, arguments, None)?;
+        if name != "core" {
+            self.nf_ready(name).await?;
+        }
         self.ready().await
     }
 
@@ -298,12 +310,7 @@ impl Lab {
         arguments: &[&str],
         pcap: Option<&Path>,
     ) -> anyhow::Result<()> {
-        let unit = self.units.as_ref().and_then(|[cu, du]| match name {
-            "cu" => Some(cu),
-            "du" => Some(du),
-            _ => None,
-        });
-        let namespace = unit.unwrap_or(&self.core);
+        let namespace = self.namespace_of(name);
         let mut command =
             Command::new(&self.godwit).arg("run").arg("-c").arg(self.configuration()).args(arguments);
         if let Some(folder) = pcap {

@@ -12,7 +12,7 @@ use net::time::{Duration, sleep, timeout};
 use packet::{icmp, ipv4, protocol};
 use serde_json::Value;
 use simulator::ue::SessionRequest;
-use simulator::{Config, Failure, Gnb, Ue, UeConfig, UserPlane};
+use simulator::{Access, Config, Failure, Gnb, Ue, UeConfig, UserPlane};
 use types::{PduSessionId, PduSessionType};
 
 /// Subscribers of every network.
@@ -66,7 +66,8 @@ pub fn network(edit: impl FnOnce(&mut Options), test: impl AsyncFnOnce(&mut Worl
         .unwrap();
     outer.block_on(async {
         let World { mut lab, .. } = world;
-        let logs: Vec<String> = ["core"].into_iter().chain(lab::NFS).map(|name| lab.log(name)).collect();
+        let processes = ["core", "cu", "du"].into_iter().chain(lab::NFS);
+        let logs: Vec<String> = processes.map(|name| lab.log(name)).collect();
         for log in &logs {
             assert!(!log.contains("panicked at"), "a process of the core panicked:\n{log}");
         }
@@ -102,17 +103,30 @@ impl World {
         Gnb::connect(self.config.gnb(index), Some(user_plane)).await.unwrap()
     }
 
-    /// The `index`-th subscriber's UE, as provisioned.
-    pub fn ue(&self, gnb: &Gnb, index: u64) -> Ue {
-        self.ue_with(gnb, index, |_| ())
+    /// The UEs' end of the radio, for a lab with a gNB in parts ([`Options::split`]): as the generated configuration has it.
+    pub async fn radio(&self) -> ue::Ues {
+        let text = std::fs::read(self.lab.configuration()).unwrap();
+        let mut configuration: Value = serde_json::from_slice(&text).unwrap();
+        let config = serde_json::from_value(configuration["ran"].take()).unwrap();
+        ue::Ues::start(&config, None).await.unwrap()
+    }
+
+    /// The `index`-th subscriber's UE, as provisioned, at a gNB or in a cell.
+    pub fn ue(&self, access: &(impl Into<Access> + Clone), index: u64) -> Ue {
+        self.ue_with(access, index, |_| ())
     }
 
     /// As [`World::ue`], with a changed configuration.
-    pub fn ue_with(&self, gnb: &Gnb, index: u64, edit: impl FnOnce(&mut UeConfig)) -> Ue {
+    pub fn ue_with(
+        &self,
+        access: &(impl Into<Access> + Clone),
+        index: u64,
+        edit: impl FnOnce(&mut UeConfig),
+    ) -> Ue {
         let mut config = self.config.ue.clone();
         config.answer_timeout = LIMIT;
         edit(&mut config);
-        Ue::new(Arc::new(config), index, gnb.clone()).unwrap()
+        Ue::new(Arc::new(config), index, access.clone()).unwrap()
     }
 
     /// Registers the bystander, a UE with a session that [`World::bystander_is_well`] checks.
