@@ -29,11 +29,17 @@ pub(crate) fn has_tshark() -> bool {
 
 /// Runs tshark over a capture with a display filter and returns the lines it prints.
 pub(crate) async fn tshark(file: &Path, filter: &str) -> Vec<String> {
+    tshark_with(file, &[], filter).await
+}
+
+/// As [`tshark`], with further arguments.
+pub(crate) async fn tshark_with(file: &Path, arguments: &[&str], filter: &str) -> Vec<String> {
     let output = Command::new("tshark")
         // With NEA0 "ciphered" NAS is readable, but only with this option.
         .args(["-n", "-d", "tcp.port==7777,http2", "-o", "nas-5gs.null_decipher:TRUE", "-r"])
         .arg(file)
         .args(["-Y", filter])
+        .args(arguments)
         .output(Duration::from_secs(60))
         .await
         .unwrap();

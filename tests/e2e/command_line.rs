@@ -44,6 +44,121 @@ fn mistakes_in_the_configuration_name_line_key_and_suggestion() {
     assert!(godwit(&["check", "-c", file.to_str().unwrap()]).status.success());
 }
 
+/// The sections of a gNB in parts, appended to the shipped configuration.
+const IN_PARTS: &str = r#"
+cu:
+  f1c: 127.0.0.21:38472
+  n2: {address: 127.0.0.21, amf: ["127.0.0.5:38412"]}
+  f1u: [{gtpu: "10.9.0.1:2152"}]
+  n3: {gtpu: "10.9.1.1:2152"}
+du:
+  cell: 4097
+  f1c: {local: 127.0.0.22, cu: "127.0.0.21:38472"}
+  f1u: {gtpu: "10.9.2.1:2152"}
+  uu: {gtpu: "10.9.3.1:38321"}
+ran:
+  uu: {gtpu: "10.9.4.1:38321"}
+  cells: [{id: 4097, du: "10.9.3.1:38321"}]
+"#;
+
+/// The links of a gNB in parts: key, address, and the command that serves them.
+const LINKS: [(&str, &str, &[&str]); 5] = [
+    ("cu.f1u", "10.9.0.1:2152", &["run", "--nf", "cu"]),
+    ("cu.n3", "10.9.1.1:2152", &["run", "--nf", "cu"]),
+    ("du.f1u", "10.9.2.1:2152", &["run", "--nf", "du"]),
+    ("du.uu", "10.9.3.1:38321", &["run", "--nf", "du"]),
+    ("ran.uu", "10.9.4.1:38321", &["ran", "--split"]),
+];
+
+/// The configuration in which the link at an address has further keys; and the number of its line.
+fn with_link(address: &str, keys: &str) -> (String, usize) {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../godwit.yaml");
+    let text = std::fs::read_to_string(shipped).unwrap() + IN_PARTS;
+    let link = format!("{{gtpu: \"{address}\"}}");
+    let line = text[..text.find(&link).unwrap()].matches('\n').count() + 1;
+    (text.replacen(&link, &format!("{{gtpu: \"{address}\", {keys}}}"), 1), line)
+}
+
+#[test]
+fn a_backend_that_a_link_of_a_gnb_cannot_have_is_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("godwit.yaml");
+    let config = file.to_str().unwrap();
+    let wrong = [
+        ("backend: netmap", "netmap"),
+        ("backend: af_xdp", "the backend af_xdp needs a device, such as `device: eth0`"),
+        (
+            "device: eth0",
+            "device means nothing to the backend kernel; leave it out, or choose `backend: af_xdp`",
+        ),
+        ("backend: dpdk, device: net_null0", "the backend dpdk needs addresses, such as `addresses: ["),
+        ("backend: memif, device: \"m0,socket=/run/m.sock\"", "the backend memif needs addresses, such as"),
+        (
+            "backend: memif, device: \"m0,role=server\", addresses: [10.9.9.1/24]",
+            "device: a memif needs the path of a socket",
+        ),
+        (
+            "backend: memif, device: \"m0,socket=/run/m.sock\", addresses: [10.99.9.1/24]",
+            "addresses lack 10.9.",
+        ),
+    ];
+    for (key, address, serves) in LINKS {
+        for (keys, expected) in wrong {
+            let (text, line) = with_link(address, keys);
+            std::fs::write(&file, text).unwrap();
+            for command in [&["check"], serves] {
+                let output = godwit(&[command, &["-c", config]].concat());
+                let text = said(&output);
+                assert_eq!(output.status.code(), Some(3), "{command:?} {key} {keys}: {text}");
+                assert!(
+                    text.contains(expected) && text.contains("nothing was started"),
+                    "{key} {keys}: {text}"
+                );
+                assert!(text.contains(&format!("godwit.yaml:{line}: {key}")), "{key} on line {line}: {text}");
+            }
+        }
+    }
+    std::fs::write(&file, with_link(LINKS[0].1, "backend: kernel").0).unwrap();
+    let output = godwit(&["check", "-c", config]);
+    assert!(output.status.success(), "{}", said(&output));
+}
+
+/// What only the machine can tell: the device is not there, or the folder of a socket. The unit ends and says what to do.
+#[test]
+fn a_backend_that_this_machine_does_not_have_ends_the_start_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("godwit.yaml");
+    let godwit_path = lab::find_godwit().unwrap().display().to_string();
+    for (key, address, serves) in LINKS {
+        let host = address.split(':').next().unwrap();
+        let memif = format!(
+            "backend: memif, device: \"m0,role=server,socket={}/none/m.sock\", addresses: [{host}/24]",
+            folder.path().display()
+        );
+        for (keys, expected) in [
+            ("backend: af_xdp, device: eth9", "eth9"),
+            (memif.as_str(), "make the folder of the socket first"),
+        ] {
+            let (text, _) = with_link(address, keys);
+            let text =
+                text.replacen("run_dir: /run/godwit", &format!("run_dir: {}", folder.path().display()), 1);
+            std::fs::write(&file, text).unwrap();
+            // The addresses of the other links are there.
+            let command = format!(
+                "ip link set lo up && ip addr add 10.9.0.1/16 dev lo && for n in 1 2 3 4; do \
+                 ip addr add 10.9.$n.1/32 dev lo; done && exec {godwit_path} {} -c {}",
+                serves.join(" "),
+                file.display()
+            );
+            let output = Command::new("unshare").args(["-n", "sh", "-c", &command]).output().unwrap();
+            let text = said(&output);
+            assert_eq!(output.status.code(), Some(1), "{key} {keys}: {text}");
+            let key = key.replace("ran.", "ue.");
+            assert!(text.contains(&key) && text.contains(expected), "{key} {keys}: {text}");
+        }
+    }
+}
+
 #[test]
 fn subscribers_are_added_listed_shown_imported_and_removed() {
     let folder = tempfile::tempdir().unwrap();

@@ -16,6 +16,7 @@ mod privileges;
 mod registration;
 mod sessions;
 mod split;
+mod split_captures;
 mod split_control;
 mod split_dus;
 mod split_links;

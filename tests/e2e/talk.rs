@@ -36,14 +36,15 @@ pub(crate) struct Talk {
     pub(crate) down: Vec<u32>,
 }
 
+/// The direction of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
+pub(crate) enum Way {
     Up,
     Down,
 }
 
 /// What a datagram carries: which one it is, its direction, and as many octets as its number says.
-fn content(way: Way, number: u32) -> Vec<u8> {
+pub(crate) fn content(way: Way, number: u32) -> Vec<u8> {
     let mut content = number.to_be_bytes().to_vec();
     content.push(way as u8);
     content.extend(MARK);

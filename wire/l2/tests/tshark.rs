@@ -1,30 +1,17 @@
 //! tshark reads what [`l2::pdcp`] writes: it finds COUNT by itself, deciphers with the same keys, and verifies the MAC-I.
-//!
-//! PDUs are framed as Wireshark's PDCP-NR dissector wants them in UDP (its file packet-pdcp-nr.h): a signature, a plane, tagged
-//! values, the PDU.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "wireshark/pdcp.rs"]
+mod pdcp;
 mod wireshark;
 
-use l2::pdcp::{Bearer, Config, Security, SnLength, SrbId, StatusReport, Tx};
+use l2::pdcp::{Config, Security, SnLength, SrbId, StatusReport, Tx};
 use l2::sdap::DrbId;
 use l2::security::{Cipher, CipheringAlgorithm, Direction, Integrity, IntegrityAlgorithm};
 use wireshark::{datagram, present};
 
 const CIPHER_KEY: &str = "000102030405060708090a0b0c0d0e0f";
 const INTEGRITY_KEY: &str = "f0e0d0c0b0a090807060504030201000";
-
-/// Tags of the framing.
-mod tag {
-    pub const PAYLOAD: u8 = 1;
-    pub const SN_LENGTH: u8 = 2;
-    pub const DIRECTION: u8 = 3;
-    pub const BEARER_TYPE: u8 = 4;
-    pub const BEARER_ID: u8 = 5;
-    pub const UE_ID: u8 = 6;
-    pub const MAC_I: u8 = 0x0F;
-    pub const SDAP: u8 = 0x10;
-}
 
 /// A bearer under test, and what the dissector is told of it.
 #[derive(Clone, Copy)]
@@ -51,24 +38,7 @@ impl Link {
 
     /// A PDU in its framing.
     fn frame(self, pdu: &[u8]) -> Vec<u8> {
-        let (plane, id) = match self.config.bearer() {
-            Bearer::Srb(id) => (1, id as u8),
-            Bearer::Drb(id) => (2, id.number()),
-        };
-        let mut frame = b"pdcp-nr".to_vec();
-        frame.push(plane);
-        frame.extend([tag::SN_LENGTH, self.config.sn().bits() as u8, tag::DIRECTION, self.direction as u8]);
-        // DCCH, of UE 1.
-        frame.extend([tag::BEARER_TYPE, 1, tag::BEARER_ID, id, tag::UE_ID, 0, 1]);
-        if self.mac_i {
-            frame.push(tag::MAC_I);
-        }
-        if self.sdap {
-            frame.extend([tag::SDAP, 3]);
-        }
-        frame.push(tag::PAYLOAD);
-        frame.extend_from_slice(pdu);
-        frame
+        pdcp::frame(&self.config, self.direction, self.mac_i, self.sdap, pdu)
     }
 }
 
@@ -102,9 +72,7 @@ impl Read {
 }
 
 fn read(frames: &[Vec<u8>]) -> Vec<Read> {
-    let keys = format!(
-        "uat:pdcp_nr_ue_keys:\"1\",\"{CIPHER_KEY}\",\"{CIPHER_KEY}\",\"{INTEGRITY_KEY}\",\"{INTEGRITY_KEY}\""
-    );
+    let keys = pdcp::keys(pdcp::UE, [CIPHER_KEY, CIPHER_KEY, INTEGRITY_KEY, INTEGRITY_KEY]);
     let preferences = [
         "pdcp-nr.default_ciphering_algorithm:NEA2 (AES)",
         "pdcp-nr.default_integrity_algorithm:NIA2 (AES)",
