@@ -169,25 +169,44 @@ fn a_gnb_in_parts_that_is_interrupted_leaves_nothing() {
     }
 }
 
-/// As a user without any rights: in a user namespace.
-#[test]
-fn an_ordinary_user_can_run_it() {
-    let _turn = alone();
-    let scratch = Scratch::new();
+/// The demo as a user without any rights runs it: in a user namespace.
+fn of_an_ordinary_user(scratch: &Scratch, arguments: &[&str]) -> Command {
     // The user may not be able to open the build folder and this machine's /dev/net/tun. The user gets
     // a copy of each that is closed; the device is put in place in a separate mount namespace.
     let program = scratch.file("godwit");
     std::fs::copy(env!("CARGO_BIN_EXE_godwit"), &program).unwrap();
     let script = format!(
         "set -e; cd {folder}; mknod tun c 10 200; chmod 0666 tun; mount --bind tun /dev/net/tun; chmod 0777 .; \
-         exec setpriv --reuid=65534 --regid=65534 --clear-groups ./godwit demo --download-mb 5 \"$@\"",
+         exec setpriv --reuid=65534 --regid=65534 --clear-groups ./godwit demo \"$@\"",
         folder = scratch.0.path().display()
     );
     let mut demo = Command::new("unshare");
-    demo.args(["--mount", "sh", "-c", &script, "sh"]).env("TMPDIR", scratch.0.path());
+    demo.args(["--mount", "sh", "-c", &script, "sh"]).args(arguments).env("TMPDIR", scratch.0.path());
+    demo
+}
+
+#[test]
+fn an_ordinary_user_can_run_it() {
+    let _turn = alone();
+    let scratch = Scratch::new();
+    let demo = of_an_ordinary_user(&scratch, &["--download-mb", "5"]);
     let report = report(demo, &scratch.file("report.json"));
     assert_complete(&report, 3, 5_000_000);
     scratch.assert_clean();
+}
+
+/// With links of the kernel, and with memifs, whose memory and sockets need no rights either.
+#[test]
+fn an_ordinary_user_can_run_it_with_a_gnb_in_parts() {
+    let _turn = alone();
+    for model in ["kernel", "bypass"] {
+        let scratch = Scratch::new();
+        let arguments = ["--split", "--model", model, "--ues", "1", "--download-mb", "1"];
+        let demo = of_an_ordinary_user(&scratch, &arguments);
+        let report = report(demo, &scratch.file("report.json"));
+        assert_complete(&report, 1, 1_000_000);
+        scratch.assert_clean();
+    }
 }
 
 /// Waits until the running lab has written a file.
