@@ -4,6 +4,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ use crate::stats::{BearerStats, Stats};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Events that wait to be read. More are lost and counted.
 const EVENTS: usize = 4096;
+/// Of these, places for events that nothing repeats: what UEs send again is not taken while only so many are left.
+const RESERVE: usize = 512;
 
 /// Where a UE is: the number of the interface towards UEs, and the address on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -165,7 +168,7 @@ pub enum Event {
         /// The CU.
         address: SocketAddr,
     },
-    /// The CU does not know the tunnel to which the bearer's packets go.
+    /// The CU does not know the tunnel to which the bearer's packets go, and that for a while.
     UnknownAtCu {
         /// The UE.
         c_rnti: u16,
@@ -183,17 +186,24 @@ pub struct Control {
 
 /// The events of a user plane.
 #[derive(Debug)]
-pub struct Events(Receiver<Event>);
+pub struct Events {
+    events: Receiver<Event>,
+    waiting: Arc<AtomicUsize>,
+}
 
 impl Events {
     /// The next event, if one comes in time.
     pub fn next(&self, timeout: Duration) -> Option<Event> {
-        self.0.recv_timeout(timeout).ok()
+        self.events.recv_timeout(timeout).ok().inspect(|_| self.taken())
     }
 
     /// The next event; `None` when the user plane has ended.
     pub fn wait(&self) -> Option<Event> {
-        self.0.recv().ok()
+        self.events.recv().ok().inspect(|_| self.taken())
+    }
+
+    fn taken(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -201,20 +211,36 @@ impl Events {
 pub(crate) struct Ends {
     pub(crate) calls: Calls<UserPlane>,
     events: SyncSender<Event>,
+    waiting: Arc<AtomicUsize>,
 }
 
 impl Ends {
     /// Tells control; `false` if too many events wait. Where nobody listens, nothing is lost.
     pub(crate) fn tell(&self, event: Event) -> bool {
-        !matches!(self.events.try_send(event), Err(TrySendError::Full(_)))
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let sent = self.events.try_send(event);
+        if sent.is_err() {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        !matches!(sent, Err(TrySendError::Full(_)))
+    }
+
+    /// Whether there is room for an event that would come again.
+    pub(crate) fn has_room(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) < EVENTS - RESERVE
     }
 }
 
 pub(crate) fn channels(stats: &Arc<Stats>) -> (Control, Events, Ends) {
     let (caller, calls) = calls::channel();
     let (events, event_receiver) = mpsc::sync_channel(EVENTS);
+    let waiting = Arc::<AtomicUsize>::default();
     let control = Control { calls: caller, stats: Arc::clone(stats) };
-    (control, Events(event_receiver), Ends { calls, events })
+    (
+        control,
+        Events { events: event_receiver, waiting: Arc::clone(&waiting) },
+        Ends { calls, events, waiting },
+    )
 }
 
 impl Control {

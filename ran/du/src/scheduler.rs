@@ -29,6 +29,9 @@ use crate::uplink_queue::{UplinkQueue, Waiting};
 const UE_FLIGHT: usize = 16 << 20;
 /// Octets that all UEs may have in flight.
 const ALL_FLIGHT: usize = 256 << 20;
+/// Octets of signalling that may be in flight beyond these, so that data does not take its room: of a UE, and of all.
+const UE_SIGNALLING: usize = 1 << 20;
+const ALL_SIGNALLING: usize = 16 << 20;
 /// Octets that a PDU in flight takes besides its data, about.
 const OVERHEAD: usize = 64;
 
@@ -267,6 +270,10 @@ impl UserPlane {
                 self.scheduler.active.push_back(c_rnti);
             }
         }
+        // Who came first comes last in the next slot: room in flight is for all.
+        if self.scheduler.active.len() > 1 {
+            self.scheduler.active.rotate_left(1);
+        }
         if let Some(first) = self.scheduler.active.front() {
             let first = *first;
             self.activate(first, now_ns);
@@ -358,7 +365,10 @@ impl UserPlane {
         let mut grant = ue.uplink.grant(now_ns);
         let has_rate = ue.uplink.radio.rate.is_some();
         let mut block = None;
-        while grant > 0 && ue.uplink.in_flight < UE_FLIGHT && self.scheduler.octets < ALL_FLIGHT {
+        while grant > 0 && self.scheduler.octets < ALL_FLIGHT {
+            let Some(ue) = self.tables.ue_mut(c_rnti).filter(|ue| ue.uplink.in_flight < UE_FLIGHT) else {
+                break;
+            };
             let Some(Waiting { lcid, teid, pdu }) = ue.uplink_queue.pop() else { break };
             ue.uplink.spend(pdu.len());
             if has_rate {
@@ -371,6 +381,9 @@ impl UserPlane {
             block = Some(arrival_ns);
             let Some(arrival_ns) = arrival_ns else {
                 self.stats.drops.count(DropReason::RadioLoss);
+                if let Some(bearer) = teid.and_then(|teid| self.tables.bearer_mut(teid)) {
+                    bearer.stats.dropped.add(1);
+                }
                 continue;
             };
             let flight = Flight {
@@ -439,6 +452,12 @@ impl UserPlane {
     /// Sends a PDU of a signalling bearer, which needs no grant.
     pub(crate) fn send_signalling(&mut self, c_rnti: u16, lcid: u8, pdu: Vec<u8>, now_ns: u64) {
         let Some(ue) = self.tables.ue_mut(c_rnti) else { return };
+        if ue.downlink.in_flight >= UE_FLIGHT + UE_SIGNALLING
+            || self.scheduler.octets >= ALL_FLIGHT + ALL_SIGNALLING
+        {
+            self.stats.drops.count(DropReason::RadioQueueFull);
+            return;
+        }
         let arrival_ns = match ue.downlink.radio.rate {
             Some(0) => None,
             _ => ue.downlink.arrival_ns(now_ns, &mut self.scheduler.random),

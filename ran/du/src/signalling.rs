@@ -9,6 +9,9 @@ use telemetry::DropReason;
 use crate::control::Event;
 use crate::graph::{UserPlane, Verdict};
 
+/// How long a CU may say of a tunnel that it does not know it: one that releases a bearer may say so before it has told the DU.
+const RELEASE_NS: u64 = 1_000_000_000;
+
 impl UserPlane {
     /// Handles a message from `peer` that is not a G-PDU.
     pub(crate) fn signalling(
@@ -38,7 +41,10 @@ impl UserPlane {
                 // Only the far end of a tunnel knows whether the tunnel exists.
                 if named == peer.ip()
                     && let Some(bearer) = self.tables.bearer_to(named, teid)
+                    && now_ns - *bearer.unknown_since_ns.get_or_insert(now_ns) >= RELEASE_NS
                 {
+                    // Of a flood, one in a while is enough.
+                    bearer.unknown_since_ns = None;
                     let event = Event::UnknownAtCu { c_rnti: bearer.c_rnti, lcid: bearer.lcid };
                     self.tell(event);
                 }

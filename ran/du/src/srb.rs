@@ -1,7 +1,10 @@
 //! Signalling bearers: RRC messages between UEs and control.
 //!
-//! SRB0 is transparent. SRB1 and SRB2 use RLC AM; their entities begin with the first message in either direction. Signalling needs
-//! no grant: it is little, and at rate 0 it is lost as everything else is.
+//! SRB0 is transparent. SRB1 and SRB2 use RLC AM; their entities begin with the first message in either direction, but not before
+//! the network has answered the UE. Signalling needs no grant: it is little, and at rate 0 it is lost as everything else is.
+//!
+//! What control has no room for is dropped before RLC has seen it: then the UE sends it again. A UE has a limit of its own, so that
+//! it does not take the room of others.
 
 use l2::rlc::LONGEST_SDU;
 use l2::rlc::am::{Config, Entity, Received};
@@ -51,6 +54,7 @@ impl UserPlane {
         if sdu.is_empty() || sdu.len() > LONGEST_SDU {
             return Err(Refused::Value);
         }
+        ue.answered = true;
         if lcid == SRB0 {
             self.send_signalling(c_rnti, lcid, sdu, now_ns);
         } else {
@@ -64,9 +68,13 @@ impl UserPlane {
 
     /// Handles a PDU on a channel without data bearer.
     pub(crate) fn signalling_bearer(&mut self, header: &Header, pdu: &[u8], now_ns: u64) -> Verdict {
-        let Some(ue) = self.tables.ue_mut(header.c_rnti) else {
+        let Some(ue) = self.tables.ue_mut(header.c_rnti).filter(|ue| ue.answered || header.lcid == SRB0)
+        else {
             return Verdict::Drop(DropReason::UnknownBearer);
         };
+        if !ue.signalling.allows(now_ns) || !self.ends.has_room() {
+            return Verdict::Drop(DropReason::ControlOverflow);
+        }
         let sdu = if header.lcid == SRB0 {
             Some(pdu.to_vec())
         } else {

@@ -14,6 +14,7 @@ use l2::rlc::um;
 use l2::uu::{self, ContentionIdentity};
 
 use crate::control::{BearerSetup, PdcpSn, Place, Refused, Tunnel};
+use crate::limit::Limit;
 use crate::peers::PeerNumbers;
 use crate::radio::{Link, Radio};
 use crate::scheduler::{Mark, refresh};
@@ -48,6 +49,8 @@ pub(crate) struct Bearer {
     pub(crate) reception: Reception,
     /// When the next delivery status is due, if one is.
     pub(crate) status_due_ns: Option<u64>,
+    /// Since when the CU says that it does not know the tunnel.
+    pub(crate) unknown_since_ns: Option<u64>,
     pub(crate) stats: Arc<BearerStats>,
     pub(crate) c_rnti: u16,
     pub(crate) lcid: u8,
@@ -71,6 +74,10 @@ pub(crate) struct Ue {
     pub(crate) identity: Option<ContentionIdentity>,
     /// Whether it has sent an RRC message, or was added by control.
     pub(crate) confirmed: bool,
+    /// Whether control has sent it an RRC message, or has added it. Before that it has no SRB1.
+    pub(crate) answered: bool,
+    /// What it may make control do.
+    pub(crate) signalling: Limit,
     /// Whether PDUs of the UE pass at once.
     pub(crate) straight_up: bool,
     pub(crate) downlink: Link,
@@ -201,6 +208,8 @@ impl Tables {
             serial: self.serial,
             identity,
             confirmed: identity.is_none(),
+            answered: identity.is_none(),
+            signalling: Limit::new(500, 200),
             straight_up: self.uplink.is_unlimited(),
             downlink: Link::new(self.downlink),
             uplink: Link::new(self.uplink),
@@ -277,6 +286,7 @@ impl Tables {
             cu: setup.cu,
             reception: Reception::default(),
             status_due_ns: None,
+            unknown_since_ns: None,
             stats: Arc::default(),
             c_rnti,
             lcid: setup.lcid,
@@ -310,6 +320,7 @@ impl Tables {
         bearer.cu_peer = cu_peer;
         // The other end counts anew.
         bearer.reception = Reception::default();
+        bearer.unknown_since_ns = None;
         self.peers.give_back(before.interface, before.address);
         if (before.address.ip(), before.teid) != (cu.address.ip(), cu.teid) {
             self.forget_far_end(before.address, before.teid, position);

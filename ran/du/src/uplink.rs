@@ -131,10 +131,13 @@ impl UserPlane {
             Kind::Preamble => self.preamble(payload, place, now_ns, ports),
             Kind::Camp => self.camp(place, now_ns, ports),
             Kind::Release => {
-                let Some(ue) = self.tables.ue(header.c_rnti).filter(|ue| ue.place == place) else {
+                let Some(ue) = self.tables.ue_mut(header.c_rnti).filter(|ue| ue.place == place) else {
                     return Verdict::Drop(DropReason::UnknownBearer);
                 };
                 if ue.leaves_by_ns.is_none() {
+                    if !ue.signalling.allows(now_ns) {
+                        return Verdict::Drop(DropReason::ControlOverflow);
+                    }
                     self.tell(Event::ReleasedByUe { c_rnti: header.c_rnti });
                 } else if self.remove_ue(header.c_rnti, ports).is_err() {
                     return Verdict::Drop(DropReason::UnknownBearer);
@@ -153,7 +156,7 @@ impl UserPlane {
         };
         let c_rnti = match self.tables.accessed(place, identity) {
             Some(known) => Some(known),
-            None if self.broadcast.is_out_of_service() => None,
+            None if self.broadcast.is_out_of_service() || !self.ends.has_room() => None,
             None if self.accesses.allows(now_ns) => self.access(place, identity, now_ns),
             // A UE repeats its preamble.
             None => return Verdict::Drop(DropReason::ControlOverflow),

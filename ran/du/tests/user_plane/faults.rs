@@ -45,8 +45,18 @@ fn signalling_is_answered() {
         let indication = Signalling::ErrorIndication { teid, peer, udp_port: None };
         world.f1u.inject(&indication.build(), from);
     }
+    world.pass(2_000 * MS);
+    assert_eq!(world.events.next(SOON), None, "the CU may be about to release the bearer");
+    let indication = Signalling::ErrorIndication { teid: CU_TEID, peer: cu_address().ip(), udp_port: None };
+    (0..100).for_each(|_| world.cu_sends(&indication.build()));
     world.step();
     assert_eq!(world.events.next(SOON), Some(Event::UnknownAtCu { c_rnti: C_RNTI, lcid: LCID }));
+    assert_eq!(world.events.next(SOON), None);
+    // Another tunnel has its own time.
+    world.du.redirect_bearer(C_RNTI, LCID, Tunnel { teid: 9, ..cu() }, world.now_ns).unwrap();
+    world.pass(2_000 * MS);
+    world.cu_sends(&Signalling::ErrorIndication { teid: 9, peer: cu_address().ip(), udp_port: None }.build());
+    world.step();
     assert_eq!(world.events.next(SOON), None);
 }
 

@@ -138,6 +138,7 @@ fn half_of_all_transmissions_are_lost() {
         }
         let lost = world.dropped(DropReason::RadioLoss) as usize;
         assert_eq!((down.len() + up.len() + lost, world.all_dropped()), (8_000, lost as u64));
+        assert_eq!(added.stats.dropped.get(), lost as u64, "in both directions");
     }
 }
 
@@ -363,4 +364,44 @@ fn segments_of_a_bearer_that_goes_are_counted() {
     world.step();
     world.du.remove_bearer(C_RNTI, LCID, &mut world.ports).unwrap();
     assert_eq!((world.dropped(DropReason::BearerReleased), world.all_dropped()), (3, 3));
+}
+
+/// Who comes first in a slot changes, as room in flight may be scarce.
+#[test]
+fn the_first_turn_goes_round() {
+    let mut world = World::new();
+    for ue in 0..3u16 {
+        world.du.add_ue(C_RNTI + ue, ue_place()).unwrap();
+        let radio = Radio { rate: Some(8_000_000), ..UNLIMITED };
+        world.du.set_radio(C_RNTI + ue, radio, UNLIMITED, world.now_ns).unwrap();
+        let teid = world.add_bearer(C_RNTI + ue, LCID, 1).teid;
+        for n in 0..100 {
+            world.cu_sends(&user_data(teid, n, false, &pdcp(n, 1_000)));
+        }
+    }
+    world.step();
+    let mut first = std::collections::BTreeMap::new();
+    for _ in 0..30 {
+        world.pass(MS / 2);
+        if let Some((header, ..)) = world.datagrams().first() {
+            *first.entry(header.c_rnti).or_insert(0) += 1;
+        }
+    }
+    assert!(first.len() == 3 && first.values().all(|slots| *slots >= 9), "{first:?}");
+}
+
+/// On a slow link, what one UE makes the network answer takes bounded memory.
+#[test]
+fn signalling_in_flight_is_bounded() {
+    let mut world = World::new();
+    world.du.add_ue(C_RNTI, ue_place()).unwrap();
+    let slow = Radio { delay: Duration::from_secs(60), ..UNLIMITED };
+    world.du.set_radio(C_RNTI, slow, UNLIMITED, world.now_ns).unwrap();
+    for _ in 0..4_000 {
+        world.du.send_rrc(C_RNTI, 0, vec![0; 9_000], world.now_ns).unwrap();
+    }
+    let most = (17 << 20) / 9_064 + 1;
+    assert_eq!(world.dropped(DropReason::RadioQueueFull), 4_000 - most);
+    world.pass(61_000 * MS);
+    assert_eq!(world.at_ue().len() as u64, most);
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use du::Event;
+use l2::rlc::am::{Config, Entity};
 use l2::rlc::um::{SnLength, Tx};
 use l2::uu::{Header, Kind};
 use telemetry::DropReason;
@@ -121,4 +122,90 @@ fn a_flood_of_preambles_is_limited() {
     assert_eq!(world.dropped(DropReason::ControlOverflow), 100_000 - given);
     world.pass(2_100 * MS);
     assert_eq!(world.du.send_rrc(answers[0].0.c_rnti, 0, vec![1], world.now_ns), Err(du::Refused::UnknownUe));
+}
+
+/// A UE that floods control takes nobody's room there, whatever it floods with.
+#[test]
+fn a_ue_that_floods_control_keeps_nobody_out() {
+    let (mut world, _) = World::with_bearer();
+    let other = C_RNTI + 1;
+    world.du.add_ue(other, ue_place()).unwrap();
+    let release = Header { kind: Kind::Release, c_rnti: C_RNTI, lcid: 0, cell: CELL }.octets();
+    for n in 0..10_000u32 {
+        world.uu.inject(&Header::uplink(CELL, C_RNTI, 0).datagram(&n.to_be_bytes()), ue_place().address);
+        world.uu.inject(&release, ue_place().address);
+    }
+    world.uu.inject(&Header::uplink(CELL, other, 0).datagram(b"other"), ue_place().address);
+    world.step();
+    let events: Vec<Event> = std::iter::from_fn(|| world.events.next(Duration::ZERO)).collect();
+    assert_eq!(events.last(), Some(&Event::Rrc { c_rnti: other, lcid: 0, sdu: b"other".to_vec() }));
+    assert_eq!(events.len(), 201);
+    assert_eq!(world.dropped(DropReason::ControlOverflow), 20_000 - 200);
+}
+
+/// Control that does not keep up loses nothing that RLC has acknowledged, and UEs without its knowledge are none.
+#[test]
+fn what_control_has_no_room_for_is_sent_again() {
+    let mut world = World::new();
+    world.du.add_ue(C_RNTI, ue_place()).unwrap();
+    let mut ue = Entity::<()>::new(Config { max_retx_threshold: 1_000, ..Config::SIGNALLING });
+    ue.push(b"important".to_vec(), ()).unwrap();
+    let (mut given, mut backoffs) = (0, 0);
+    for n in 0..4_000u64 {
+        let [_, _, identity @ ..] = n.to_be_bytes();
+        world.uu.inject(&preamble(&identity), ue_place().address);
+        world.now_ns += MS;
+        world.step();
+        let answers = world.datagrams();
+        given += answers.iter().filter(|(header, ..)| header.kind == Kind::RandomAccessResponse).count();
+        assert!(answers.iter().all(|(header, ..)| header.kind != Kind::Downlink), "nothing is acknowledged");
+        backoffs += answers.iter().filter(|(header, ..)| header.kind == Kind::Backoff).count();
+        if n % 10 == 9 && backoffs > 0 {
+            ue.expire(world.now_ns);
+            let mut pdu = Vec::new();
+            if ue.pull(1_000, world.now_ns, &mut pdu).is_some() {
+                world.uu.inject(&Header::uplink(CELL, C_RNTI, 1).datagram(&pdu), ue_place().address);
+            }
+        }
+    }
+    let told: Vec<Event> = std::iter::from_fn(|| world.events.next(Duration::ZERO)).collect();
+    let accesses = told.iter().filter(|event| matches!(event, Event::RandomAccess { .. })).count();
+    assert_eq!(accesses, given, "each UE with a C-RNTI is one that control knows");
+    assert_eq!(given + backoffs, 4_000);
+    assert!(!told.iter().any(|event| matches!(event, Event::Rrc { .. })));
+    for _ in 0..20 {
+        world.pass(10 * MS);
+        ue.expire(world.now_ns);
+        let mut pdu = Vec::new();
+        if ue.pull(1_000, world.now_ns, &mut pdu).is_some() {
+            world.uu.inject(&Header::uplink(CELL, C_RNTI, 1).datagram(&pdu), ue_place().address);
+        }
+    }
+    let rrc = Event::Rrc { c_rnti: C_RNTI, lcid: 1, sdu: b"important".to_vec() };
+    let told: Vec<Event> = std::iter::from_fn(|| world.events.next(Duration::ZERO)).collect();
+    assert_eq!(told.iter().filter(|event| **event == rrc).count(), 1);
+}
+
+/// SRB1 begins with RRCSetup: who has a C-RNTI and nothing else takes no memory for it, and is forgotten.
+#[test]
+fn there_is_no_srb1_before_the_network_has_answered() {
+    let mut world = World::new();
+    world.uu.inject(&preamble(b"access"), ue_place().address);
+    world.step();
+    let c_rnti = world.datagrams()[0].0.c_rnti;
+    let srb1 = Header::uplink(CELL, c_rnti, 1).datagram(&[0x80, 0, 1, 2, 3]);
+    world.uu.inject(&srb1, ue_place().address);
+    world.step();
+    assert_eq!(world.dropped(DropReason::UnknownBearer), 1);
+    world.pass(2_100 * MS);
+    assert_eq!(world.events.next(SOON), Some(Event::RandomAccess { c_rnti, place: ue_place() }));
+    assert_eq!(world.events.next(SOON), Some(Event::AccessTimedOut { c_rnti }));
+    world.uu.inject(&preamble(b"access"), ue_place().address);
+    world.step();
+    let c_rnti = world.datagrams()[0].0.c_rnti;
+    world.du.send_rrc(c_rnti, 0, b"RRCSetup".to_vec(), world.now_ns).unwrap();
+    world.uu.inject(&Header::uplink(CELL, c_rnti, 1).datagram(&[0x80, 0, 1, 2, 3]), ue_place().address);
+    world.step();
+    assert_eq!(world.events.next(SOON), Some(Event::RandomAccess { c_rnti, place: ue_place() }));
+    assert_eq!(world.events.next(SOON), Some(Event::Rrc { c_rnti, lcid: 1, sdu: vec![1, 2, 3] }));
 }
