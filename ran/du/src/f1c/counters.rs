@@ -16,7 +16,7 @@ pub(super) static ACCESSES: Counter = Counter::new("du_random_accesses");
 pub(super) static RRC_DROPPED: Family = Family::new("du_rrc_dropped", "why");
 /// DRBs, by what became of the request.
 pub(super) static DRBS: Family = Family::new("du_drbs", "outcome");
-/// UEs that went, by reason.
+/// UEs that went, each once, by reason: one whose release the DU has asked for goes `by_cu`.
 pub(super) static RELEASED: Family = Family::new("du_ues_released", "why");
 /// Messages on PCCH.
 pub(super) static PAGINGS: Counter = Counter::new("du_pagings");

@@ -2,7 +2,6 @@
 
 use f1ap::ie::TransactionId;
 
-use super::counters::RELEASED;
 use super::{Commands, Machine, Output};
 
 /// Where F1 is.
@@ -56,7 +55,6 @@ impl Machine {
 
     pub(super) fn out_of_service(&mut self, commands: &mut dyn Commands) {
         if let Err(error) = commands.take_out_of_service() {
-            RELEASED.inc("user_plane");
             tracing::warn!(%error, "the cell is not taken out of service");
         }
     }

@@ -207,16 +207,20 @@ impl Machine {
             Event::RandomAccess { c_rnti, .. } => self.random_access(c_rnti, now_ns, commands),
             Event::Rrc { c_rnti, lcid, sdu } => self.ul_rrc(c_rnti, lcid, sdu, now_ns, commands),
             Event::AccessTimedOut { c_rnti } => {
-                counters::RELEASED.inc("access_timed_out");
-                self.forget(c_rnti);
+                if self.forget(c_rnti).is_some() {
+                    counters::RELEASED.inc("access_timed_out");
+                }
             }
             Event::ReleasedByUe { c_rnti } => self.ue_has_gone(c_rnti, now_ns, commands),
             Event::RadioLinkFailure { c_rnti, .. } => {
                 let cause = RadioNetwork::RlFailureRlc;
                 self.request_release(c_rnti, Cause::RadioNetwork(cause), false, now_ns, commands);
             }
-            Event::UnknownAtCu { c_rnti, .. } => {
-                self.request_release(c_rnti, ue::NO_TUNNEL, true, now_ns, commands);
+            Event::UnknownAtCu { c_rnti, lcid } => {
+                // The CU may have released the bearer meanwhile.
+                if self.ues.get(&c_rnti).is_some_and(|ue| ue.has_channel(lcid)) {
+                    self.request_release(c_rnti, ue::NO_TUNNEL, true, now_ns, commands);
+                }
             }
             Event::PathFailed { interface, address } => {
                 let on_path = |ue: &&Ue| ue.drbs.values().any(|drb| drb.leads_to(interface, address));

@@ -119,6 +119,8 @@ impl Machine {
         let ue_associations = match reset.reset_type {
             ResetType::F1Interface => {
                 self.release_all("reset", commands);
+                // The CU may give their numbers to others.
+                self.resetting.ues.clear();
                 Vec::new()
             }
             ResetType::PartOfF1Interface(ues) => {

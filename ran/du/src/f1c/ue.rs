@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use f1ap::cause::{Cause, RadioNetwork, Transport};
-use f1ap::ie::{GnbCuUeF1apId, GnbDuUeF1apId, UeAssociation};
+use f1ap::ie::{DrbId, GnbCuUeF1apId, GnbDuUeF1apId, UeAssociation};
 use f1ap::message::UeContextReleaseRequest;
 
 use super::counters::{ACCESSES, REJECTED, RELEASED};
-use super::drb::Drb;
+use super::drb::{self, Drb};
 use super::{Commands, Machine};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -78,6 +78,11 @@ impl Ue {
             State::Accessed | State::Waiting { .. } => None,
             State::Connected { cu, .. } | State::Leaving { cu, .. } => Some(cu),
         }
+    }
+
+    /// Whether a DRB has this logical channel.
+    pub(super) fn has_channel(&self, lcid: u8) -> bool {
+        self.drbs.keys().any(|id| drb::lcid(DrbId(*id)) == lcid)
     }
 
     /// Both numbers, as a Reset has them.
@@ -216,13 +221,14 @@ impl Machine {
 
     /// A UE has released its C-RNTI.
     pub(super) fn ue_has_gone(&mut self, c_rnti: u16, now_ns: u64, commands: &mut dyn Commands) {
-        RELEASED.inc("by_ue");
         let is_known_to_cu = self.ues.get(&c_rnti).is_some_and(|ue| ue.cu().is_some());
         if is_known_to_cu {
             let cause = Cause::RadioNetwork(RadioNetwork::RlFailureOthers);
             self.request_release(c_rnti, cause, false, now_ns, commands);
         } else {
-            self.forget(c_rnti);
+            if self.forget(c_rnti).is_some() {
+                RELEASED.inc("by_ue");
+            }
             if let Err(error) = commands.remove_ue(c_rnti) {
                 tracing::debug!(c_rnti, %error, "a UE that has gone is not removed");
             }

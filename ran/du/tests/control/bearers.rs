@@ -1,6 +1,7 @@
 //! DRBs: set up, modified, released, and the packets on them.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use f1ap::Pdu;
 use f1ap::cause::{Cause, RadioNetwork};
@@ -186,6 +187,9 @@ async fn a_tunnel_that_the_cu_does_not_know_ends_the_ue() {
     let request = setup(CU_ID, id, vec![drb(1, end(world.net.cu(), 11))]);
     let Pdu::UeContextSetupResponse(_) = world.cu.ask(request).await else { panic!() };
     let error = gtpu::Signalling::ErrorIndication { teid: 11, peer: world.net.cu(), udp_port: None };
+    f1u.socket.send_to(&error.build(), f1u.du).await.unwrap();
+    assert!(world.cu.is_quiet().await, "the bearer may be about to be released");
+    net::time::sleep(Duration::from_secs(1)).await;
     f1u.socket.send_to(&error.build(), f1u.du).await.unwrap();
     let Pdu::UeContextReleaseRequest(request) = world.cu.next().await else { panic!() };
     assert!(matches!(request.cause, Cause::Transport(_)));

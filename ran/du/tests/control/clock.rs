@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use du::f1c::{Cell, Commands, F1u, Machine, Output};
-use du::{Added, BearerSetup, Echo, Events, Interface, Refused, Role, Settings, Tunnel, UserPlane};
+use du::{Added, BearerSetup, Echo, Event, Events, Interface, Refused, Role, Settings, Tunnel, UserPlane};
 use f1ap::Pdu;
 use f1ap::cause::{Cause, RadioNetwork};
 use f1ap::ie::*;
@@ -298,4 +298,60 @@ fn signalling_that_does_not_get_through_ends_the_ue() {
     let requests: Vec<&Pdu> = world.sent.iter().collect();
     let [Pdu::UeContextReleaseRequest(request)] = requests[..] else { panic!("{requests:?}") };
     assert_eq!(request.cause, Cause::RadioNetwork(RadioNetwork::RlFailureRlc));
+}
+
+#[test]
+fn a_tunnel_unknown_at_the_cu_that_was_released_meanwhile_ends_nobody() {
+    let mut world = World::up();
+    let (c_rnti, id) = world.connect();
+    world.cu_sends(setup(CU_ID, id, vec![drb(1, end(cu().ip(), 11)), drb(2, end(cu().ip(), 12))]));
+    world.sent.clear();
+    world.cu_sends(UeContextModificationRequest {
+        drbs_to_be_released: vec![DrbToBeReleased { drb_id: DrbId(1) }],
+        ..crate::support::modification(CU_ID, id)
+    });
+    assert!(matches!(world.sent[..], [Pdu::UeContextModificationResponse(_)]));
+    let unknown = |lcid| Event::UnknownAtCu { c_rnti, lcid };
+    world.machine.event(unknown(4), world.plane.now_ns, &mut world.plane);
+    world.step();
+    assert_eq!(world.sent.len(), 1);
+    world.machine.event(unknown(5), world.plane.now_ns, &mut world.plane);
+    world.step();
+    assert!(matches!(world.sent[..], [_, Pdu::UeContextReleaseRequest(_)]));
+}
+
+/// The CU may give its numbers of UEs to others: a Reset of the DU that waits must not name them.
+#[test]
+fn a_reset_of_the_cu_makes_those_of_the_du_pointless() {
+    let mut world = World::up();
+    let mut named = Vec::new();
+    for n in 1..=2 {
+        let preamble = Header { kind: Kind::Preamble, c_rnti: 0, lcid: 0, cell: CELL };
+        world.ue_sends(preamble, &[n; 6]);
+        let c_rnti = world.heard().last().unwrap().c_rnti;
+        world.ue_sends(Header::uplink(CELL, c_rnti, 0), &[n]);
+        let Some(Pdu::InitialUlRrcMessageTransfer(initial)) = world.sent.pop() else { panic!() };
+        world.cu_sends(dl(GnbCuUeF1apId(n.into()), initial.gnb_du_ue_f1ap_id, 0, b"RRCSetup"));
+        // Each goes a while after the other, and the CU commands nothing.
+        world.ue_sends(Header { kind: Kind::Release, c_rnti, lcid: 0, cell: CELL }, b"");
+        world.pass(S);
+        named.push(initial.gnb_du_ue_f1ap_id);
+    }
+    world.sent.clear();
+    world.pass(10 * S);
+    let Some(Pdu::Reset(first)) = world.sent.pop() else { panic!() };
+    assert!(matches!(&first.reset_type, ResetType::PartOfF1Interface(ues) if ues.len() == 1));
+    world.cu_sends(Reset {
+        transaction_id: TransactionId(9),
+        cause: Cause::default(),
+        reset_type: ResetType::F1Interface,
+    });
+    world.sent.clear();
+    world.cu_sends(ResetAcknowledge {
+        transaction_id: first.transaction_id,
+        ue_associations: Vec::new(),
+        criticality_diagnostics: None,
+    });
+    world.pass(20 * S);
+    assert_eq!((world.sent.len(), world.disconnects), (0, 0), "{:?}", world.sent);
 }
