@@ -190,6 +190,7 @@ fn du_status(du: &du::Du, section: &du::Config, started: Instant) -> Value {
     let detail = json!({
         "cu": section.f1c.as_ref().map(|f1c| f1c.cu.to_string()),
         "in_service": du.is_up(),
+        "ues": du.ues(),
         "cell": format!("{:09x}", section.cell),
     });
     unit_status("du", uu, started, detail)

@@ -34,9 +34,16 @@ const F1U: u8 = 0;
 pub struct Du {
     control: Control,
     stop: watch::Sender<Wish>,
-    is_up: watch::Receiver<bool>,
+    state: watch::Receiver<State>,
     // Last, as the others use the user plane.
     _workers: Vec<path::Worker>,
+}
+
+/// What the owner is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct State {
+    is_up: bool,
+    ues: usize,
 }
 
 /// What the owner wants.
@@ -74,7 +81,7 @@ impl Du {
         let Node { control, events, workers } = Node::start(config, taps, seed)?;
         let machine = Machine::new(described, F1u { interface: F1U, address: gtpu.ip() });
         let (stop, wishes) = watch::channel(Wish::Run { resets: 0 });
-        let (up, is_up) = watch::channel(false);
+        let (told, state) = watch::channel(State::default());
         let (sender, receiver) = mpsc::channel(EVENTS);
         let driver = Driver {
             f1c,
@@ -83,14 +90,14 @@ impl Du {
             events: receiver,
             wishes,
             resets: 0,
-            up,
+            told,
         };
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         thread("du-events").spawn(move || hand_over(&events, &sender)).map_err(StartError::Control)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(StartError::Control)?;
         thread("du-f1c").spawn(move || runtime.block_on(driver.run())).map_err(StartError::Control)?;
-        Ok(Du { control, stop, is_up, _workers: workers })
+        Ok(Du { control, stop, state, _workers: workers })
     }
 
     /// The user plane, for instance to change radio links.
@@ -105,7 +112,12 @@ impl Du {
 
     /// Whether the CU has accepted the DU, and the cell is in service.
     pub fn is_up(&self) -> bool {
-        *self.is_up.borrow()
+        self.state.borrow().is_up
+    }
+
+    /// UEs that have a connection, or are getting one.
+    pub fn ues(&self) -> usize {
+        self.state.borrow().ues
     }
 
     /// Waits until the cell is in service; `false` if the DU has ended.
@@ -118,8 +130,8 @@ impl Du {
         self.wait_for(false).await
     }
 
-    async fn wait_for(&self, state: bool) -> bool {
-        self.is_up.clone().wait_for(|up| *up == state).await.is_ok()
+    async fn wait_for(&self, up: bool) -> bool {
+        self.state.clone().wait_for(|state| state.is_up == up).await.is_ok()
     }
 
     /// Resets F1: the DU releases all UEs, and the CU forgets them. Without association nothing is to be reset.
@@ -134,9 +146,9 @@ impl Du {
     /// Ends the association in order, releases UEs, and ends.
     pub async fn shutdown(self) {
         let _ = self.stop.send(Wish::Stop);
-        let mut is_up = self.is_up.clone();
+        let mut state = self.state.clone();
         // The driver's end of this closes when it has done.
-        let _ = timeout(PATIENCE, async { while is_up.changed().await.is_ok() {} }).await;
+        let _ = timeout(PATIENCE, async { while state.changed().await.is_ok() {} }).await;
     }
 }
 
@@ -205,7 +217,7 @@ struct Driver {
     wishes: watch::Receiver<Wish>,
     /// Resets done so far.
     resets: u32,
-    up: watch::Sender<bool>,
+    told: watch::Sender<State>,
 }
 
 impl Driver {
@@ -215,7 +227,7 @@ impl Driver {
         while let Some(association) = self.connect(wait).await {
             self.machine.connected(now_ns());
             let end = self.serve(association).await;
-            let was_up = *self.up.borrow();
+            let was_up = self.told.borrow().is_up;
             self.machine.disconnected(&mut self.commands);
             self.tell();
             if end == End::Stopped {
@@ -327,8 +339,8 @@ impl Driver {
     }
 
     fn tell(&self) {
-        let up = self.machine.is_set_up();
-        self.up.send_if_modified(|before| std::mem::replace(before, up) != up);
+        let state = State { is_up: self.machine.is_set_up(), ues: self.machine.ues() };
+        self.told.send_if_modified(|before| std::mem::replace(before, state) != state);
     }
 }
 

@@ -9,6 +9,7 @@ use crate::support::*;
 async fn the_cu_releases_a_ue_with_a_last_message() {
     let mut world = World::new(40).await;
     let (mut ue, id) = world.connect(CU_ID).await;
+    assert_eq!(world.du.ues(), 1);
     let Pdu::UeContextReleaseComplete(complete) = world.cu.ask(command(CU_ID, id, Some(b"RRCRelease"))).await
     else {
         panic!()
@@ -25,6 +26,12 @@ async fn the_cu_releases_a_ue_with_a_last_message() {
     assert!(other != id && again.c_rnti != ue.c_rnti);
     let Pdu::UeContextReleaseComplete(_) = world.cu.ask(command(CU_ID, other, None)).await else { panic!() };
     again.released().await;
+    let gone = async {
+        while world.du.ues() > 0 {
+            net::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    };
+    net::time::timeout(LIMIT, gone).await.unwrap();
 }
 
 #[tokio::test]
