@@ -26,8 +26,11 @@ use crate::{Graph, Ports};
 
 /// Most vectors taken from one input before the others get their turn.
 const BUDGET: usize = 16;
-/// Sleep while a port has packets that it could not send.
+/// Sleep while a port has packets that it could not send; each time twice as long, as long as nothing else happens: a neighbour that
+/// does not answer may keep them for seconds.
 const RETRY: Duration = Duration::from_millis(1);
+/// The longest of these.
+const LONGEST_RETRY: Duration = Duration::from_millis(64);
 /// Errors in a row after which an input is not read for a while: otherwise its worker would spin.
 const MAX_ERRORS: usize = 64;
 /// How long such an input is not read, and time to the next turn after one that ended by a panic.
@@ -153,6 +156,7 @@ impl Worker {
             poller,
             stop: stop_run,
             patience,
+            retry: RETRY,
             input_errors,
             failures: 0,
         };
@@ -198,6 +202,8 @@ struct Run<G> {
     poller: Poller,
     stop: Arc<AtomicBool>,
     patience: Patience,
+    /// The next sleep if a port has packets that it could not send.
+    retry: Duration,
     /// Errors of each input.
     input_errors: Vec<InputErrors>,
     /// Number of vectors that ended by a panic.
@@ -243,6 +249,7 @@ impl<G: Graph> Run<G> {
                     self.patience.slept(between(last_packet_ns, woken_ns));
                 }
                 last_packet_ns = now_ns;
+                self.retry = RETRY;
                 continue;
             }
             let idle = between(last_packet_ns, now_ns);
@@ -278,8 +285,10 @@ impl<G: Graph> Run<G> {
             Some(NAP)
         } else if self.ports.iter().any(|port| port.unsent()) {
             // A port that could not send everything sends the rest when it is called again.
-            Some(RETRY)
+            let next = (2 * self.retry).min(LONGEST_RETRY);
+            Some(std::mem::replace(&mut self.retry, next))
         } else {
+            self.retry = RETRY;
             None
         };
         let suspended = self.input_errors.iter().filter_map(|errors| errors.suspended_until_ns);

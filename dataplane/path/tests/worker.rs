@@ -256,11 +256,25 @@ fn an_input_with_errors_is_read_again_after_a_second() {
 }
 
 /// An input that never has packets and can wake a thread.
-struct Silent(UdpSocket);
+struct Silent {
+    socket: UdpSocket,
+    /// Whether packets wait that it cannot send, such as those for a neighbour that does not answer.
+    unsent: bool,
+}
+
+impl Silent {
+    fn new(unsent: bool) -> Silent {
+        Silent { socket: UdpSocket::bind("127.0.0.1:0").unwrap(), unsent }
+    }
+}
 
 impl Port for Silent {
     fn receive(&mut self, _: &mut Vector) -> io::Result<usize> {
         Ok(0)
+    }
+
+    fn unsent(&self) -> bool {
+        self.unsent
     }
 
     fn transmit(&mut self, _: &mut Vector, _: &[u16]) -> Sent {
@@ -268,7 +282,7 @@ impl Port for Silent {
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.0.as_fd())
+        Some(self.socket.as_fd())
     }
 }
 
@@ -277,8 +291,8 @@ fn a_sleeping_worker_takes_the_turn_that_its_graph_asks_for() {
     let seen = Arc::<Seen>::default();
     let home = Slab::new(2 * VECTOR, PACKET) as Arc<dyn Pool>;
     let graph = Crossing { copies: Vector::of(&home), home, seen: Arc::clone(&seen) };
-    let silent = Silent(UdpSocket::bind("127.0.0.1:0").unwrap());
-    let worker = Worker::start("silent", graph, vec![Box::new(silent)], vec![0], Duration::ZERO).unwrap();
+    let silent = vec![Box::new(Silent::new(false)) as _];
+    let worker = Worker::start("silent", graph, silent, vec![0], Duration::ZERO).unwrap();
     let waker = seen.waker.lock().unwrap().clone().unwrap();
     for ms in [1, 7, 300] {
         let due_ns = time::now_ns() + ms * 1_000_000;
@@ -296,5 +310,21 @@ fn a_sleeping_worker_takes_the_turn_that_its_graph_asks_for() {
         assert!(done_ns >= due_ns && done_ns < due_ns + 500_000_000, "{ms} ms: {}", done_ns - due_ns);
         assert!(seen.turns.load(Relaxed) - before < 100, "it slept");
     }
+    drop(worker);
+}
+
+#[test]
+fn a_worker_whose_packets_cannot_be_sent_looks_less_and_less_often() {
+    let seen = Arc::<Seen>::default();
+    let home = Slab::new(2 * VECTOR, PACKET) as Arc<dyn Pool>;
+    let graph = Crossing { copies: Vector::of(&home), home, seen: Arc::clone(&seen) };
+    let stuck = vec![Box::new(Silent::new(true)) as _];
+    let worker = Worker::start("stuck", graph, stuck, vec![0], Duration::ZERO).unwrap();
+    time::sleep_thread(Duration::from_millis(200));
+    let before = seen.turns.load(Relaxed);
+    assert!(before >= 4, "soon at first");
+    time::sleep_thread(Duration::from_secs(1));
+    let turns = seen.turns.load(Relaxed) - before;
+    assert!((8..=24).contains(&turns), "{turns} in a second");
     drop(worker);
 }
