@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod calls;
+pub mod events;
 pub mod nodes;
 pub mod outputs;
 pub mod worker;

@@ -4,13 +4,12 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::time::Duration;
 
 use l2::rlc::um;
 use path::Ports;
 use path::calls::{self, Caller, Calls};
+use path::events::{self, Teller};
 
 use crate::graph::UserPlane;
 use crate::radio::Radio;
@@ -185,62 +184,19 @@ pub struct Control {
 }
 
 /// The events of a user plane.
-#[derive(Debug)]
-pub struct Events {
-    events: Receiver<Event>,
-    waiting: Arc<AtomicUsize>,
-}
-
-impl Events {
-    /// The next event, if one comes in time.
-    pub fn next(&self, timeout: Duration) -> Option<Event> {
-        self.events.recv_timeout(timeout).ok().inspect(|_| self.taken())
-    }
-
-    /// The next event; `None` when the user plane has ended.
-    pub fn wait(&self) -> Option<Event> {
-        self.events.recv().ok().inspect(|_| self.taken())
-    }
-
-    fn taken(&self) {
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
-}
+pub type Events = events::Events<Event>;
 
 /// The worker's ends of the channels.
 pub(crate) struct Ends {
     pub(crate) calls: Calls<UserPlane>,
-    events: SyncSender<Event>,
-    waiting: Arc<AtomicUsize>,
-}
-
-impl Ends {
-    /// Tells control; `false` if too many events wait. Where nobody listens, nothing is lost.
-    pub(crate) fn tell(&self, event: Event) -> bool {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let sent = self.events.try_send(event);
-        if sent.is_err() {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-        }
-        !matches!(sent, Err(TrySendError::Full(_)))
-    }
-
-    /// Whether there is room for an event that would come again.
-    pub(crate) fn has_room(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) < EVENTS - RESERVE
-    }
+    pub(crate) events: Teller<Event>,
 }
 
 pub(crate) fn channels(stats: &Arc<Stats>) -> (Control, Events, Ends) {
     let (caller, calls) = calls::channel();
-    let (events, event_receiver) = mpsc::sync_channel(EVENTS);
-    let waiting = Arc::<AtomicUsize>::default();
+    let (teller, events) = events::channel(EVENTS, RESERVE);
     let control = Control { calls: caller, stats: Arc::clone(stats) };
-    (
-        control,
-        Events { events: event_receiver, waiting: Arc::clone(&waiting) },
-        Ends { calls, events, waiting },
-    )
+    (control, events, Ends { calls, events: teller })
 }
 
 impl Control {

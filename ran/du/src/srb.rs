@@ -72,7 +72,7 @@ impl UserPlane {
         else {
             return Verdict::Drop(DropReason::UnknownBearer);
         };
-        if !ue.signalling.allows(now_ns) || !self.ends.has_room() {
+        if !ue.signalling.allows(now_ns) || !self.ends.events.has_room() {
             return Verdict::Drop(DropReason::ControlOverflow);
         }
         let sdu = if header.lcid == SRB0 {

@@ -156,7 +156,7 @@ impl UserPlane {
         };
         let c_rnti = match self.tables.accessed(place, identity) {
             Some(known) => Some(known),
-            None if self.broadcast.is_out_of_service() || !self.ends.has_room() => None,
+            None if self.broadcast.is_out_of_service() || !self.ends.events.has_room() => None,
             None if self.accesses.allows(now_ns) => self.access(place, identity, now_ns),
             // A UE repeats its preamble.
             None => return Verdict::Drop(DropReason::ControlOverflow),

@@ -14,6 +14,8 @@ const REPEAT_NS: u64 = 100_000_000;
 const BACKOFF_NS: u64 = 1_000_000_000;
 /// Preambles of one random access (preambleTransMax of TS 38.321 is 3 to 200).
 const PREAMBLES: u32 = 10;
+/// Most time that a random access may take, however often the DU asks to wait: then nobody waits for it any more.
+const LONGEST_NS: u64 = 15_000_000_000;
 /// Most random accesses at once.
 const MOST: usize = 1_024;
 
@@ -24,6 +26,8 @@ struct Access {
     identity: ContentionIdentity,
     /// When its next preamble is due.
     next_ns: u64,
+    /// When it is given up.
+    until_ns: u64,
     /// Preambles sent.
     sent: u32,
     reply: Reply<UeId>,
@@ -52,6 +56,7 @@ impl Accesses {
         reply: Reply<UeId>,
     ) {
         let same = |known: &Access| known.cell == cell && known.du == du && known.identity == identity;
+        let until_ns = now_ns + LONGEST_NS;
         let refused = if du.port() == 0 {
             Refused::Value
         } else if self.0.iter().any(same) {
@@ -59,7 +64,7 @@ impl Accesses {
         } else if self.0.len() == MOST {
             Refused::Full
         } else {
-            self.0.push(Access { cell, du, identity, next_ns: now_ns, sent: 0, reply });
+            self.0.push(Access { cell, du, identity, next_ns: now_ns, until_ns, sent: 0, reply });
             return;
         };
         let _ = reply.give(Err(refused));
@@ -72,9 +77,10 @@ impl Accesses {
 
     /// Calls `send` with the preambles that are due, and ends accesses that got no answer.
     pub(crate) fn turn(&mut self, now_ns: u64, mut send: impl FnMut(&[u8], SocketAddr)) {
-        let (given_up, kept): (Vec<Access>, Vec<Access>) = std::mem::take(&mut self.0)
-            .into_iter()
-            .partition(|access| access.next_ns <= now_ns && access.sent == PREAMBLES);
+        let (given_up, kept): (Vec<Access>, Vec<Access>) =
+            std::mem::take(&mut self.0).into_iter().partition(|access| {
+                access.next_ns <= now_ns && (access.sent == PREAMBLES || access.until_ns <= now_ns)
+            });
         self.0 = kept;
         for access in given_up {
             let _ = access.reply.give(Err(Refused::NoAnswer));
@@ -100,7 +106,7 @@ impl Accesses {
             |known: &Access| known.cell == header.cell && known.du == du && known.identity == identity;
         let at = self.0.iter().position(is_asked)?;
         if header.kind == Kind::Backoff {
-            self.0[at].next_ns = now_ns + BACKOFF_NS;
+            self.0[at].next_ns = (now_ns + BACKOFF_NS).min(self.0[at].until_ns);
             return None;
         }
         let Access { cell, du, reply, .. } = self.0.swap_remove(at);

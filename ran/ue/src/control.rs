@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::time::Duration;
 
 use l2::pdcp;
@@ -13,6 +13,7 @@ use l2::sdap::Drb;
 use l2::uu::ContentionIdentity;
 use path::Ports;
 use path::calls::{self, Caller, Calls};
+use path::events::{self, Teller};
 use types::{NrCellId, Qfi};
 
 use crate::graph::UserPlane;
@@ -25,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const ACCESS_PATIENCE: Duration = Duration::from_secs(15);
 /// Events that wait to be read. More are lost and counted.
 const EVENTS: usize = 4096;
+/// Of these, places for events that nothing repeats: what DUs send again is not taken while only so many are left.
+const RESERVE: usize = 512;
 
 /// A UE with a C-RNTI. The number is not used again before 4,096 other UEs had its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -155,34 +158,19 @@ pub struct Control {
 }
 
 /// The events of a user plane.
-#[derive(Debug)]
-pub struct Events(Receiver<Event>);
-
-impl Events {
-    /// The next event, if one comes in time.
-    pub fn next(&self, timeout: Duration) -> Option<Event> {
-        self.0.recv_timeout(timeout).ok()
-    }
-}
+pub type Events = events::Events<Event>;
 
 /// The worker's ends of the channels.
 pub(crate) struct Ends {
     pub(crate) calls: Calls<UserPlane>,
-    events: SyncSender<Event>,
-}
-
-impl Ends {
-    /// Tells control; `false` if too many events wait. Where nobody listens, nothing is lost.
-    pub(crate) fn tell(&self, event: Event) -> bool {
-        !matches!(self.events.try_send(event), Err(TrySendError::Full(_)))
-    }
+    pub(crate) events: Teller<Event>,
 }
 
 pub(crate) fn channels(stats: &Arc<Stats>) -> (Control, Events, Ends) {
     let (caller, calls) = calls::channel();
-    let (events, event_receiver) = mpsc::sync_channel(EVENTS);
+    let (teller, events) = events::channel(EVENTS, RESERVE);
     let control = Control { calls: caller, stats: Arc::clone(stats) };
-    (control, Events(event_receiver), Ends { calls, events })
+    (control, events, Ends { calls, events: teller })
 }
 
 impl Control {

@@ -50,7 +50,7 @@ pub struct UserPlane {
     /// When to look after the signalling bearers of UEs.
     pub(crate) srbs_due: BinaryHeap<Reverse<(u64, u32)>>,
     camps: Camps,
-    ends: Ends,
+    pub(crate) ends: Ends,
     pub(crate) stats: Arc<Stats>,
 }
 
@@ -441,7 +441,7 @@ impl UserPlane {
     }
 
     pub(crate) fn tell_control(&mut self, event: Event) -> Result<(), DropReason> {
-        if self.ends.tell(event) { Ok(()) } else { Err(DropReason::ControlOverflow) }
+        if self.ends.events.tell(event) { Ok(()) } else { Err(DropReason::ControlOverflow) }
     }
 
     /// Passes on what a cell broadcasts, if it is one in which UEs camp.

@@ -66,6 +66,10 @@ impl UserPlane {
     ) -> Result<(), DropReason> {
         let known = self.state.ues.get_mut(number).ok_or(DropReason::UnknownBearer)?;
         let srb = srb(&mut known.srbs, lcid).ok_or(DropReason::UnknownBearer)?;
+        if !self.ends.events.has_room() {
+            // RLC has not seen it, so that the DU sends it again.
+            return Err(DropReason::ControlOverflow);
+        }
         let received = srb.entity.receive(pdu, now_ns);
         // Also a PDU that is discarded may have asked for a status.
         self.serve_srb(number, lcid, now_ns, ports);

@@ -407,6 +407,40 @@ fn random_access_is_repeated_until_it_is_answered() {
     assert_eq!((answer.try_recv().unwrap(), world.uu.take().len()), (Err(Refused::NoAnswer), 10));
 }
 
+/// A DU that asks to wait again and again does not keep the place of a random access for ever.
+#[test]
+fn a_du_that_only_asks_to_wait_is_given_up() {
+    let mut world = World::new();
+    let (reply, answer) = std::sync::mpsc::sync_channel(1);
+    world.ue.begin_access(cell(), du(), *b"random", world.now_ns, Reply::Sync(reply));
+    let backoff = Header { kind: Kind::Backoff, c_rnti: 0, lcid: 0, cell: CELL }.datagram(b"random");
+    let until_ns = world.now_ns + 20_000 * MS;
+    while world.step().is_some() && world.now_ns < until_ns {
+        world.now_ns += 500 * MS;
+        world.down(&backoff);
+    }
+    assert!(world.now_ns < until_ns);
+    assert_eq!(answer.try_recv().unwrap(), Err(Refused::NoAnswer));
+}
+
+/// Control that does not keep up loses nothing that RLC has acknowledged.
+#[test]
+fn what_control_has_no_room_for_is_sent_again() {
+    let mut world = World::new();
+    let (ue, _, _) = world.session(0x4601, 1);
+    let flood = Header::downlink(CELL, 0x4601, 0).datagram(b"flood");
+    for _ in 0..4_000 {
+        world.down(&flood);
+    }
+    let reconfiguration = Header::downlink(CELL, 0x4601, 1).datagram(&[0xC0, 0, 7, 7]);
+    world.down(&reconfiguration);
+    assert_eq!((world.dropped(DropReason::ControlOverflow), world.uu.take()), (1, vec![]));
+    while world.events.next(Duration::ZERO).is_some() {}
+    world.down(&reconfiguration);
+    assert_eq!(world.uu.take().len(), 1, "the status that was asked for");
+    assert_eq!(world.events.next(Duration::ZERO), Some(Event::Rrc { ue, lcid: 1, message: vec![7, 7] }));
+}
+
 #[test]
 fn a_bearer_without_counts_left_sends_nothing() {
     let mut world = World::new();
