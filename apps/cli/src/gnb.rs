@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use net::sctp::SctpMode;
 use net::time::Instant;
 use nf::oam::{self, OamServer};
-use pktio::capture::{Point, Taps};
+use pktio::capture::{Point, Selector, Taps};
 use pktio::interface::{Configured, Content, LinkConfig, WorkersConfig};
 use serde_json::{Map, Value, json};
 use telemetry::DropReason;
@@ -127,7 +127,7 @@ pub(crate) fn sctp(config: &Config, names: &[&str]) -> impl Iterator<Item = Sctp
     cu.map(|cu| cu.sctp).into_iter().chain(du)
 }
 
-/// The reference points of the units `names` that a capture tells apart from N2 and N3.
+/// The reference points of the units `names`. F1-C and F1-U stand in front of N2 and N3, which have all other SCTP and GTP-U.
 pub(crate) fn capture_points(config: &Config, names: &[&str]) -> Vec<Point> {
     let links = links(config, names);
     if links.is_empty() {
@@ -136,7 +136,27 @@ pub(crate) fn capture_points(config: &Config, names: &[&str]) -> Vec<Point> {
     let at = |point: &str| -> Vec<SocketAddr> {
         links.iter().filter(|(of, _)| *of == point).filter_map(|(_, link)| link.gtpu).collect()
     };
-    vec![Point::f1c(), Point::f1u(at("f1u")), Point::uu(at("uu"))]
+    let mut points = vec![Point::f1c(), Point::f1u(at("f1u"))];
+    if names.contains(&"du") {
+        points.push(Point::uu(at("uu")));
+    }
+    match config.cu.as_ref().filter(|_| names.contains(&"cu")) {
+        Some(cu) => {
+            points.push(Point::n2(udp_port(cu.sctp)));
+            points.extend(cu.n3.iter().map(|_| Point::n3()));
+        }
+        // Where there is no N2, SCTP in UDP is F1-C.
+        None => points[0].any_of.extend(sctp(config, names).find_map(udp_port).map(Selector::Udp)),
+    }
+    points
+}
+
+/// The UDP port that carries SCTP, if one does.
+pub(crate) fn udp_port(mode: SctpMode) -> Option<u16> {
+    match mode {
+        SctpMode::Udp { port } => Some(port),
+        _ => None,
+    }
 }
 
 /// The administration routes of a CU.

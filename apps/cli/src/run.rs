@@ -14,6 +14,7 @@ use net::capability::Capability;
 use net::sctp::SctpMode;
 use nf::metrics::MetricsServer;
 use nf::oam;
+use pktio::capture::Point;
 use pktio::interface::{Backend, LinkConfig};
 use pktio::memif::Role;
 use store::Store;
@@ -32,7 +33,7 @@ pub struct Args {
     /// du, run by their names only.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = nf_name)]
     nf: Vec<&'static str>,
-    /// Write pcapng captures of N2, N3, N4, N6, SBI, F1-C, F1-U and uu into this folder.
+    /// Write pcapng captures into this folder, of those of N2, N3, N4, N6, SBI, F1-C, F1-U and uu that the functions have.
     #[arg(long, value_name = "DIR")]
     pcap: Option<PathBuf>,
     /// Log filter, instead of `log` in the configuration.
@@ -209,21 +210,27 @@ fn sbi_ports(config: &Config) -> [(&'static str, u16); 7] {
 }
 
 fn capture(folder: &Path, config: &Config, names: &[&str]) -> anyhow::Result<pktio::capture::Capture> {
-    use pktio::capture::{Capture, Point};
     std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    Ok(pktio::capture::Capture::start(folder, capture_points(config, names))?)
+}
+
+/// The reference points of the functions `names`. Functions of the core see all those of the core, as these share a machine as a rule.
+fn capture_points(config: &Config, names: &[&str]) -> Vec<Point> {
+    let mut points = gnb::capture_points(config, names);
+    if !names.iter().any(|name| SECTIONS.contains(name)) {
+        return points;
+    }
     let interfaces = upf::interfaces::Interfaces::of(&config.upf);
     let networks = interfaces.iter().filter(|interface| interface.dnn.is_some());
     let devices: Vec<&str> = networks.map(|network| network.config.link.device()).collect();
     let mut ports: Vec<u16> = sbi_ports(config).iter().map(|(_, port)| *port).collect();
     ports.sort_unstable();
     ports.dedup();
-    let udp_port = match config.amf.sctp {
-        SctpMode::Udp { port } => Some(port),
-        _ => None,
-    };
-    let mut points = gnb::capture_points(config, names);
-    points.extend([Point::n2(udp_port), Point::n3(), Point::n4(), Point::n6(devices), Point::sbi(ports)]);
-    Ok(Capture::start(folder, points)?)
+    // Those that a CU in this process has as well.
+    points.retain(|point| !["n2", "n3"].contains(&point.name.as_str()));
+    let n2 = Point::n2(gnb::udp_port(config.amf.sctp));
+    points.extend([n2, Point::n3(), Point::n4(), Point::n6(devices), Point::sbi(ports)]);
+    points
 }
 
 /// The NFs of this process, and what they share.
@@ -368,6 +375,35 @@ fn upf_oam(upf: upf::Handle) -> nf::Oam {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn captures_are_of_the_points_that_there_are() {
+        let shipped = include_str!("../../../godwit.yaml");
+        let with = |sections: &str| config::parse(&format!("{shipped}\n{sections}")).unwrap();
+        let points = |config: &Config, names: &[&str]| -> Vec<String> {
+            capture_points(config, names).into_iter().map(|point| point.name).collect()
+        };
+        let du = "du:\n  cell: 4097\n  f1c: {local: 127.0.0.22, cu: \"127.0.0.21:38472\", sctp: \"udp:9899\"}\n  \
+                  f1u: {gtpu: \"127.0.0.22:2152\"}\n  uu: {gtpu: \"127.0.0.22:38321\"}\n";
+        let cu = "cu:\n  gnb_id: 1\n  tac: 1\n  f1c: 127.0.0.21:38472\n  n2: {address: 127.0.0.21, amf: [\"127.0.0.5:38412\"]}\n  \
+                  f1u: [{gtpu: \"127.0.0.21:2152\"}]\n";
+        let n3 = "  n3: {gtpu: \"127.0.0.23:2152\"}\n";
+        let config = with(&format!("{du}{cu}{n3}"));
+        assert_eq!(points(&config, &["du"]), ["f1c", "f1u", "uu"]);
+        assert_eq!(points(&config, &["cu"]), ["f1c", "f1u", "n2", "n3"]);
+        assert_eq!(
+            points(&with(&format!("{du}{cu}")), &["cu"]),
+            ["f1c", "f1u", "n2"],
+            "N3 is on F1-U's address"
+        );
+        assert_eq!(points(&config, SECTIONS), ["n2", "n3", "n4", "n6", "sbi"]);
+        assert_eq!(
+            points(&config, &["cu", "du", "upf"]),
+            ["f1c", "f1u", "uu", "n2", "n3", "n4", "n6", "sbi"]
+        );
+        let f1c = &capture_points(&config, &["du"])[0];
+        assert!(f1c.any_of.contains(&pktio::capture::Selector::Udp(9899)), "{f1c:?}");
+    }
 
     #[test]
     fn each_network_function_keeps_only_what_it_needs() {
