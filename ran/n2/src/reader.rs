@@ -36,8 +36,11 @@ impl Reader {
             let Some(shared) = self.shared.upgrade() else { break };
             match event {
                 Some(sctp::Event::Message(message)) => self.message(&shared, &message.payload).await,
-                // The AMF lost its state, and with it every UE.
-                Some(sctp::Event::Restarted) => shared.ues().clear(),
+                // The AMF lost its state, and with it NG Setup and every UE: only a new association begins anew.
+                Some(sctp::Event::Restarted) => {
+                    association.abort();
+                    break;
+                }
                 Some(sctp::Event::Closed { reason }) => {
                     tracing::debug!(%reason, gnb = shared.config.id, "N2 association ended");
                     break;
