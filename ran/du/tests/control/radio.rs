@@ -63,3 +63,21 @@ async fn without_a_rate_nothing_arrives_and_the_ue_is_given_up() {
     // A release on `uu` is not subject to the radio link.
     ue.released().await;
 }
+
+/// RRCReject comes in the command that releases the UE: the context lives until it has arrived.
+#[tokio::test]
+async fn a_rejection_arrives_over_a_slow_link() {
+    let net = Net(62);
+    let mut config = net.config();
+    for link in [&mut config.radio.downlink, &mut config.radio.uplink] {
+        link.delay_us = 300_000;
+    }
+    let mut world = World::with(net, &config).await;
+    let (mut ue, initial) = world.access().await;
+    let command = f1ap::message::UeContextReleaseCommand {
+        srb_id: Some(f1ap::ie::SrbId(0)),
+        ..command(CU_ID, initial.gnb_du_ue_f1ap_id, Some(b"RRCReject"))
+    };
+    let Pdu::UeContextReleaseComplete(_) = world.cu.ask(command).await else { panic!() };
+    assert_eq!(ue.rrc().await, (0, b"RRCReject".to_vec()));
+}
