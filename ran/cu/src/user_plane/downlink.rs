@@ -16,6 +16,9 @@ use super::{Relay, WAITING_OCTETS};
 /// lost.
 const PROBE_NS: u64 = 50_000_000;
 
+/// The part of the memory that is left which one bearer may take.
+const SHARES: usize = 64;
+
 /// In an SDAP header. There the PDU Session Container has its own flag, that a paging policy indicator follows.
 const RDI: u8 = 0x80;
 
@@ -89,10 +92,12 @@ impl Relay {
     #[cold]
     fn let_wait(&mut self, teid: u32, packet: &[u8], flow: u8, now_ns: u64) -> Result<(), DropReason> {
         let room = WAITING_OCTETS - self.waiting_octets.min(WAITING_OCTETS);
+        // The less is left, the less a bearer may take: bearers of a DU that wants nothing must not stop those of others.
+        let share = room / SHARES;
         let Some(bearer) = self.bearer(teid) else { return Err(DropReason::NoBearer) };
         let queue = &mut bearer.down.queue;
         let before = queue.octets();
-        if room < packet.len() || !queue.push(packet, flow, now_ns) {
+        if before + packet.len() > share || !queue.push(packet, flow, now_ns) {
             return Err(DropReason::BufferOverflow);
         }
         let added = queue.octets() - before;

@@ -4,6 +4,7 @@
 //! packets for an end that is gone do not reach the next one at its position. Generations begin at random, so that a node that
 //! was started anew does not take packets for the ends of its predecessor.
 
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// Bits of a TEID that are the position.
@@ -24,21 +25,22 @@ pub fn position(teid: u32) -> usize {
 pub struct Allocator {
     /// The generation that each position had last.
     generations: Vec<u16>,
-    free: Vec<u32>,
+    /// Those that are free longest first: the longer a TEID is not used, the less likely somebody still sends to it.
+    free: VecDeque<u32>,
     first_generation: u16,
 }
 
 impl Default for Allocator {
     fn default() -> Allocator {
         let random = RandomState::new().build_hasher().finish();
-        Allocator { generations: Vec::new(), free: Vec::new(), first_generation: random as u16 }
+        Allocator { generations: Vec::new(), free: VecDeque::new(), first_generation: random as u16 }
     }
 }
 
 impl Allocator {
     /// A TEID that is not in use; `None` when all are.
     pub fn allocate(&mut self) -> Option<u32> {
-        let position = match self.free.pop() {
+        let position = match self.free.pop_front() {
             Some(position) => position,
             None => {
                 let position = self.generations.len() as u32 + FIRST;
@@ -56,7 +58,7 @@ impl Allocator {
 
     /// The end of a TEID is gone.
     pub fn release(&mut self, teid: u32) {
-        self.free.push(position(teid) as u32);
+        self.free.push_back(position(teid) as u32);
     }
 }
 
@@ -131,6 +133,9 @@ mod tests {
         let mut allocator = Allocator::default();
         assert_eq!((0..).take_while(|_| allocator.allocate().is_some()).count(), MOST);
         allocator.release(77);
-        assert_eq!(allocator.allocate().map(position), Some(77));
+        allocator.release(5);
+        // The one that is free longest comes first.
+        assert_eq!([77, 5].map(Some), [(); 2].map(|()| allocator.allocate().map(position)));
+        assert_eq!(allocator.allocate(), None);
     }
 }

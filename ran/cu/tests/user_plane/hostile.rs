@@ -1,5 +1,6 @@
 //! What nobody should send.
 
+use cu::user_plane::BearerConfig;
 use l2::pdcp::SnLength;
 use l2::security::{CipheringAlgorithm, IntegrityAlgorithm};
 use packet::gtpu::{self, Signalling};
@@ -163,4 +164,25 @@ fn a_status_of_somebody_else_changes_nothing() {
     world.upf_sends(session, 1, b"x");
     world.run();
     assert_eq!((world.at_du().len(), world.stats().foreign_statuses.get()), (1, 1));
+}
+
+/// A DU that wants nothing keeps a part of the memory only, however long its queues may be.
+#[test]
+fn bearers_leave_memory_for_those_of_others() {
+    let mut world = World::new();
+    let greedy = BearerConfig { queue_octets: 1 << 30, ..PLAIN.bearer(&[1]) };
+    let (session, bearer) = world.session(greedy);
+    let (other, other_bearer) = world.session(PLAIN.bearer(&[1]));
+    world.status(bearer, &DeliveryStatus::default());
+    world.status(other_bearer, &DeliveryStatus::default());
+    world.run();
+    for _ in 0..1000 {
+        world.upf_sends(session, 1, &packet(8000, 1));
+        world.run();
+    }
+    let refused = world.drops(DropReason::BufferOverflow);
+    assert!((450..550).contains(&refused), "4 MiB of 8 MB wait: {refused} did not");
+    world.upf_sends(other, 1, b"x");
+    world.run();
+    assert_eq!(world.drops(DropReason::BufferOverflow), refused);
 }
