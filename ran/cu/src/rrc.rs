@@ -44,13 +44,21 @@ impl Srb {
     }
 }
 
+/// A security mode command that the UE has not completed.
+struct Command {
+    /// What protects messages meanwhile.
+    signed: Security,
+    /// SRB1 before the command.
+    before: Tx,
+}
+
 /// SRB1 and SRB2 of a UE.
 pub(crate) struct Rrc {
     srb1: Srb,
     srb2: Option<Srb>,
     transaction: u8,
-    /// The security mode command is on its way.
-    awaits_ciphering: bool,
+    /// While the security mode command is on its way.
+    command: Option<Command>,
     /// PDUs of SRB1 that may be ciphered already, while SecurityModeComplete has not come.
     early: Vec<Vec<u8>>,
     received: VecDeque<UlDcch>,
@@ -72,7 +80,7 @@ impl Rrc {
             srb1: Srb::new(SrbId::Srb1, &Security::none()),
             srb2: None,
             transaction: 0,
-            awaits_ciphering: false,
+            command: None,
             early: Vec::new(),
             received: VecDeque::new(),
         }
@@ -84,21 +92,41 @@ impl Rrc {
         RrcTransactionIdentifier::new(self.transaction).expect("0 to 3 are transactions")
     }
 
-    /// From now on messages are signed in both directions, and ciphered once the UE has completed the security mode command
-    /// (TS 33.501 §6.7.4).
-    pub(crate) fn protect(&mut self, keys: &AsKeys, ciphered: bool) {
-        let security = keys.signalling(ciphered);
-        self.srb1.tx.set_security(security.clone());
-        self.srb1.rx.set_security(security);
-        self.awaits_ciphering = !ciphered;
+    /// From now on messages are signed in both directions: the next one is the security mode command (TS 33.501 §6.7.4).
+    pub(crate) fn sign(&mut self, keys: &AsKeys) {
+        let signed = keys.signalling(false);
+        self.command = Some(Command { signed: signed.clone(), before: self.srb1.tx.clone() });
+        self.set_security(signed);
+    }
+
+    /// The UE has completed the security mode command: from now on messages are ciphered as well.
+    pub(crate) fn cipher(&mut self, keys: &AsKeys) {
+        self.command = None;
+        self.set_security(keys.signalling(true));
         for pdu in std::mem::take(&mut self.early) {
             self.receive(1, pdu);
         }
     }
 
+    /// The UE goes on as before the security mode command, which has reached it or not (TS 38.331 §5.3.4.3). One that has not must
+    /// leave no gap: the UE would wait for it for ever.
+    pub(crate) fn unprotect(&mut self, command_reached_ue: bool) {
+        let Some(command) = self.command.take() else { return };
+        if !command_reached_ue {
+            self.srb1.tx = command.before;
+        }
+        self.set_security(Security::none());
+        self.early.clear();
+    }
+
+    fn set_security(&mut self, security: Security) {
+        self.srb1.tx.set_security(security.clone());
+        self.srb1.rx.set_security(security);
+    }
+
     /// Whether the UE has not yet completed the security mode command.
     pub(crate) fn awaits_ciphering(&self) -> bool {
-        self.awaits_ciphering
+        self.command.is_some()
     }
 
     /// The UE has SRB2.
@@ -132,22 +160,22 @@ impl Rrc {
             (2, Some(srb2)) => &mut srb2.rx,
             _ => return counters::RRC_REJECTED.inc("unknown_srb"),
         };
-        match rx.open(&mut pdu, net::time::now_ns()) {
-            Verdict::Deliver { sdu, .. } => keep(&mut self.received, &pdu[sdu]),
-            Verdict::Held | Verdict::Control(_) => {}
-            // A UE whose keys differ says so without protection (TS 38.331 §5.3.4.3).
-            Verdict::Discarded(Discard::IntegrityFailure)
-                if self.awaits_ciphering && is_security_mode_failure(&pdu) =>
-            {
-                let sdu = pdu.len() - MAC_LEN;
-                return keep(&mut self.received, &pdu[SRB_HEADER..sdu]);
-            }
-            // RLC may deliver a ciphered PDU before SecurityModeComplete. Without ciphering the PDU is as it was.
-            Verdict::Discarded(Discard::IntegrityFailure)
-                if self.awaits_ciphering && self.early.len() < MOST_EARLY =>
-            {
+        let now_ns = net::time::now_ns();
+        let mut verdict = rx.open(&mut pdu, now_ns);
+        if let (Verdict::Discarded(Discard::IntegrityFailure), Some(command)) = (&verdict, &self.command) {
+            // Without ciphering the PDU is as it was.
+            if may_be_unprotected(&pdu) {
+                rx.set_security(Security::none());
+                verdict = rx.open(&mut pdu, now_ns);
+                rx.set_security(command.signed.clone());
+            } else if self.early.len() < MOST_EARLY {
+                // RLC may deliver a ciphered PDU before SecurityModeComplete.
                 return self.early.push(pdu);
             }
+        }
+        match verdict {
+            Verdict::Deliver { sdu, .. } => keep(&mut self.received, &pdu[sdu]),
+            Verdict::Held | Verdict::Control(_) => {}
             Verdict::Discarded(why) => return counters::RRC_REJECTED.inc(name(why)),
         }
         rx.release(|sdu, _| keep(&mut self.received, sdu));
@@ -159,9 +187,12 @@ impl Rrc {
     }
 }
 
-fn is_security_mode_failure(pdu: &[u8]) -> bool {
-    let sdu = pdu.len().checked_sub(MAC_LEN).and_then(|end| pdu.get(SRB_HEADER..end));
-    sdu.is_some_and(|sdu| matches!(UlDcch::decode(sdu), Ok(UlDcch::SecurityModeFailure(_))))
+/// What comes without protection while the security mode command is on its way: NAS of a UE that the command has not reached, and
+/// the failure of one whose keys differ (TS 38.331 §5.3.4.3, annex B.1). The MAC-I is 0 then (TS 38.323 §6.3.4).
+fn may_be_unprotected(pdu: &[u8]) -> bool {
+    let Some((pdu, [0, 0, 0, 0])) = pdu.split_last_chunk::<MAC_LEN>() else { return false };
+    let message = pdu.get(SRB_HEADER..).map(UlDcch::decode);
+    matches!(message, Some(Ok(UlDcch::UlInformationTransfer(_) | UlDcch::SecurityModeFailure(_))))
 }
 
 fn keep(received: &mut VecDeque<UlDcch>, sdu: &[u8]) {

@@ -67,19 +67,20 @@ impl Ue {
             match answer.await? {
                 Answer::Complete => {
                     complete = true;
-                    self.rrc.protect(&keys, true);
+                    self.rrc.cipher(&keys);
                 }
                 Answer::Failure => {
                     counters::PROCEDURES.inc("initial_context_setup:security_mode_failure");
                     let cause = RadioNetwork::FailureInRadioInterfaceProcedure;
-                    return self.context_failure(&request, cause.into()).await;
+                    return self.give_up_context(&request, true, cause.into()).await;
                 }
                 Answer::Du(pdu) => match *pdu {
                     F1::UeContextSetupResponse(of_du) => response = Some(of_du),
                     _ => {
                         counters::PROCEDURES.inc("initial_context_setup:du_failure");
-                        let cause = RadioNetwork::ReleaseDueToNgranGeneratedReason;
-                        return self.context_failure(&request, cause.into()).await;
+                        // The DU passes the command on in a set-up that succeeds.
+                        let cause = RadioNetwork::RadioResourcesNotAvailable;
+                        return self.give_up_context(&request, complete, cause.into()).await;
                     }
                 },
             }
@@ -90,7 +91,8 @@ impl Ue {
             return Err(Interrupt::Failed("no response"));
         };
         if !srbs_failed.is_empty() {
-            return self.context_failure(&request, RadioNetwork::Unspecified.into()).await;
+            let cause = RadioNetwork::RadioResourcesNotAvailable;
+            return self.give_up_context(&request, true, cause.into()).await;
         }
         let left_over = self.connect_drbs(&mut requested, &drbs, &drbs_failed);
         self.release_at_du(left_over).await?;
@@ -102,8 +104,9 @@ impl Ue {
         };
         let nas = Self::nas_of(&requested).into_iter().chain(request.nas_pdu.clone()).collect();
         let cell_group = du_to_cu_rrc_information.cell_group_config;
-        self.reconfigure(radio_bearers, Some(cell_group.into()), nas).await?;
+        // The UE's first message on SRB2 may overtake its RRCReconfigurationComplete on SRB1.
         self.rrc.add_srb2(&keys);
+        self.reconfigure(radio_bearers, Some(cell_group.into()), nas).await?;
 
         let (pdu_sessions, failed) = self.session_items(&requested);
         counters::PROCEDURES.inc("initial_context_setup:ok");
@@ -149,7 +152,7 @@ impl Ue {
         integrity: IntegrityAlgorithm,
     ) -> Result<(RrcTransactionIdentifier, Vec<u8>), Interrupt> {
         let transaction = self.rrc.next_transaction();
-        self.rrc.protect(keys, false);
+        self.rrc.sign(keys);
         let command = SecurityModeCommand {
             rrc_transaction_identifier: transaction,
             security_config_smc: SecurityConfigSmc {
@@ -160,6 +163,24 @@ impl Ue {
             },
         };
         Ok((transaction, self.rrc.seal(1, command).map_err(unsendable)?))
+    }
+
+    /// Takes back what the set-up has begun, and tells the AMF. A UE that has not completed the security mode command goes on without
+    /// protection, so that NAS passes until the AMF releases the UE or sets its context up anew.
+    async fn give_up_context(
+        &mut self,
+        request: &ngap::InitialContextSetupRequest,
+        command_reached_ue: bool,
+        cause: Cause,
+    ) -> Result<(), Interrupt> {
+        if self.rrc.awaits_ciphering() {
+            self.rrc.unprotect(command_reached_ue);
+            self.keys = None;
+        }
+        for session in self.sessions.drain(..) {
+            session.close(&self.shared);
+        }
+        self.context_failure(request, cause).await
     }
 
     /// INITIAL CONTEXT SETUP FAILURE (§8.3.1.3). The AMF releases the UE.
