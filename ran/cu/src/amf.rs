@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use f1ap::ie::{PagingCell, PagingIdentity, UeIdentityIndexValue};
+use f1ap::ie::{PagingCell, PagingDrx, PagingIdentity, UeIdentityIndexValue};
 use net::sctp::SctpConfig;
 use ngap::Pdu;
 
 use crate::counters;
 use crate::shared::Shared;
+use crate::ue::N2_SEND_LIMIT;
 
 /// Time between attempts to connect: from the first to the longest, doubled each time.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
@@ -69,7 +70,7 @@ async fn serve(shared: &Shared, gnb: &n2::Gnb) {
     loop {
         tokio::select! {
             message = interface.next() => match message {
-                Some(Pdu::Paging(paging)) => page(shared, &paging).await,
+                Some(Pdu::Paging(paging)) => page(shared, &paging),
                 // Executed by `n2` already: the tasks of these UEs have lost their connection.
                 Some(Pdu::NgReset(_) | Pdu::NgResetAcknowledge(_)) => {}
                 Some(Pdu::ErrorIndication(indication)) => {
@@ -78,8 +79,8 @@ async fn serve(shared: &Shared, gnb: &n2::Gnb) {
                 }
                 Some(other) => {
                     counters::N2_REJECTED.inc("unknown_ue");
-                    // It fails only when the association has ended, and then `next` says so.
-                    let _ = gnb.report_unknown_ue(&other).await;
+                    // It fails only when the association has ended, and then `next` says so, or with an AMF that does not read.
+                    let _ = net::time::timeout(N2_SEND_LIMIT, gnb.report_unknown_ue(&other)).await;
                 }
                 None => return,
             },
@@ -94,8 +95,9 @@ async fn serve(shared: &Shared, gnb: &n2::Gnb) {
     }
 }
 
-/// Paging (TS 38.413 §8.5, TS 38.473 §8.7): in the cells of the tracking areas that the AMF names.
-async fn page(shared: &Shared, paging: &ngap::Paging) {
+/// Paging (TS 38.413 §8.5, TS 38.473 §8.7): in the cells of the tracking areas that the AMF names. A DU that does not read misses pages,
+/// instead of keeping other DUs from theirs.
+fn page(shared: &Shared, paging: &ngap::Paging) {
     let mut asked = false;
     for du in shared.dus.all() {
         let cells = du.cells.iter().filter(|cell| paging.tais.contains(&cell.tai));
@@ -107,10 +109,20 @@ async fn page(shared: &Shared, paging: &ngap::Paging) {
             // 5G-S-TMSI modulo 1024 (TS 38.304 §7.1).
             ue_identity_index: UeIdentityIndexValue((paging.s_tmsi.tmsi().0 % 1024) as u16),
             paging_identity: PagingIdentity::CnUe(paging.s_tmsi),
-            paging_drx: None,
+            paging_drx: paging.paging_drx.map(drx),
             cells,
         };
-        asked |= du.send(None, &message.into()).await.is_ok();
+        asked |= du.try_send(&message.into());
     }
     counters::PAGES.inc(if asked { "sent" } else { "no_cell" });
+}
+
+/// The UE's cycle as F1AP writes it.
+fn drx(cycle: ngap::PagingDrx) -> PagingDrx {
+    match cycle {
+        ngap::PagingDrx::V32 => PagingDrx::V32,
+        ngap::PagingDrx::V64 => PagingDrx::V64,
+        ngap::PagingDrx::V128 => PagingDrx::V128,
+        ngap::PagingDrx::V256 => PagingDrx::V256,
+    }
 }

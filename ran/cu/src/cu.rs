@@ -90,6 +90,8 @@ impl Cu {
 impl Drop for Cu {
     fn drop(&mut self) {
         self.shared.stopping.send_replace(true);
+        // Their tasks would wait for ever for what the tasks below give them.
+        self.shared.stop_ues();
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 }

@@ -78,6 +78,11 @@ impl Du {
         }
     }
 
+    /// Sends a message about no UE if that is possible at once; says whether it was.
+    pub(crate) fn try_send(&self, pdu: &Pdu) -> bool {
+        message(0, pdu).is_some_and(|message| self.sender.try_send(message).is_ok())
+    }
+
     /// Ends the association.
     pub(crate) fn end(&self) {
         self.end.send_replace(true);

@@ -23,6 +23,8 @@ use crate::ue;
 const MOST_ASSOCIATIONS: usize = 2 * dus::MOST_DUS;
 /// How long a DU may take for F1 Setup.
 const SETUP_LIMIT: Duration = Duration::from_secs(10);
+/// How long UEs may take to end when the CU stops.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// When a DU that was refused may try again.
 const TIME_TO_WAIT: TimeToWait = TimeToWait::V2s;
 
@@ -61,11 +63,11 @@ async fn serve(shared: Arc<Shared>, mut association: sctp::Association) {
         peer: peer.ip(),
         du: None,
         sender: (association.sender(), association.outgoing_streams()),
+        setup_by: net::time::now() + SETUP_LIMIT,
         shared,
     };
-    let setup_by = net::time::now() + SETUP_LIMIT;
     let reason = loop {
-        let du = connection.du.clone();
+        let (du, setup_by) = (connection.du.clone(), connection.setup_by);
         let ended = async {
             match &du {
                 Some(du) => du.ended().await,
@@ -87,7 +89,8 @@ async fn serve(shared: Arc<Shared>, mut association: sctp::Association) {
             () = connection.shared.stopped() => {
                 // UEs are told first: their last messages go through this association.
                 connection.shared.stop_ues();
-                while connection.shared.ue_count() > 0 && net::time::now() < setup_by + SETUP_LIMIT {
+                let stop_by = net::time::now() + STOP_LIMIT;
+                while connection.shared.ue_count() > 0 && net::time::now() < stop_by {
                     match net::time::timeout(Duration::from_millis(20), association.recv()).await {
                         Ok(Some(Event::Message(message))) => connection.receive(message).await,
                         Ok(Some(Event::Closed { .. }) | None) => break,
@@ -110,14 +113,17 @@ struct Connection {
     peer: std::net::IpAddr,
     sender: (sctp::Sender, u16),
     du: Option<Arc<Du>>,
+    /// When there must be a DU.
+    setup_by: net::time::Instant,
 }
 
 impl Connection {
-    /// The DU is gone, and its UEs with it.
+    /// The DU is gone, and its UEs with it. On this association it may set up once more.
     fn lose_du(&mut self) {
         if let Some(du) = self.du.take() {
+            self.setup_by = net::time::now() + SETUP_LIMIT;
             self.shared.dus.remove(&du);
-            let ues = self.shared.lose_ues(&du, |_, _| true);
+            let ues = self.shared.lose_ues(&du);
             tracing::info!(du = du.id.0, ues, "DU lost");
         }
     }
@@ -240,7 +246,7 @@ impl Connection {
         match self.shared.dus.add(Arc::clone(&du)) {
             Ok(former) => {
                 if let Some(former) = former {
-                    self.shared.lose_ues(&former, |_, _| true);
+                    self.shared.lose_ues(&former);
                     former.end();
                 }
                 Ok(du)
@@ -255,17 +261,13 @@ impl Connection {
     fn reset(&self, du: &Du, reset: Reset) {
         let ue_associations = match reset.reset_type {
             ResetType::F1Interface => {
-                self.shared.lose_ues(du, |_, _| true);
+                self.shared.lose_ues(du);
                 Vec::new()
             }
             ResetType::PartOfF1Interface(ues) => {
                 for ue in &ues {
-                    let (cu, of_du) = (ue.gnb_cu_ue_f1ap_id, ue.gnb_du_ue_f1ap_id);
-                    if cu.is_some() || of_du.is_some() {
-                        self.shared.lose_ues(du, |id, du_ue| {
-                            cu.is_none_or(|cu| cu.0 == id) && of_du.is_none_or(|of_du| of_du.0 == du_ue)
-                        });
-                    }
+                    let (cu_ue, du_ue) = (ue.gnb_cu_ue_f1ap_id, ue.gnb_du_ue_f1ap_id);
+                    self.shared.lose_ue(du, cu_ue.map(|cu_ue| cu_ue.0), du_ue.map(|du_ue| du_ue.0));
                 }
                 ues
             }

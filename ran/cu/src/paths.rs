@@ -43,16 +43,14 @@ pub(crate) async fn run(shared: Arc<Shared>, mut events: mpsc::Receiver<Event>) 
 
 fn handle(shared: &Shared, paths: &mut Paths, echo: Echo, event: Event) {
     match event {
-        Event::EchoResponse { peer, sequence } => {
-            for ((_, address), path) in paths.iter_mut() {
-                if *address == peer && path.sequence == sequence {
-                    path.unanswered = 0;
-                    path.due = net::time::now() + echo.interval();
-                }
+        Event::EchoResponse { interface, peer, sequence } => {
+            if let Some(path) = paths.get_mut(&(interface, peer)).filter(|path| path.sequence == sequence) {
+                path.unanswered = 0;
+                path.due = net::time::now() + echo.interval();
             }
         }
-        Event::ErrorIndication { peer, teid } => {
-            if shared.lose_tunnels(None, peer, Some(teid)) > 0 {
+        Event::ErrorIndication { interface, peer, teid } => {
+            if shared.lose_tunnels(interface, peer, Some(teid)) > 0 {
                 counters::TUNNELS_LOST.inc();
             }
         }
@@ -74,7 +72,7 @@ fn look_after(shared: &Shared, paths: &mut Paths, echo: Echo) {
         if path.unanswered >= echo.requests {
             let point = if interface == shared.config.n3_number() { "n3" } else { "f1u" };
             counters::PATHS_FAILED.inc(point);
-            let tunnels = shared.lose_tunnels(Some(interface), peer, None);
+            let tunnels = shared.lose_tunnels(interface, peer, None);
             tracing::warn!(%peer, point, tunnels, "GTP-U path failed");
             paths.remove(&(interface, peer));
             continue;

@@ -40,6 +40,8 @@ pub(crate) struct Session {
     pub(crate) id: PduSessionId,
     pub(crate) s_nssai: SNssai,
     pub(crate) user_plane: user_plane::SessionId,
+    /// The UE: its number at the CU.
+    ue: u32,
     /// The UPF's end of its tunnel.
     upf: FarEnd,
     pub(crate) drbs: Vec<Drb>,
@@ -73,13 +75,28 @@ pub(crate) fn protection(
     Ok((result, preferred.then_some(result)))
 }
 
-/// The identities of data bearers that a UE does not use.
-pub(crate) fn free_drbs(sessions: &[Session]) -> impl Iterator<Item = DrbId> {
-    let used: u32 = sessions
-        .iter()
-        .flat_map(|session| &session.drbs)
-        .fold(0, |used, drb| used | 1 << (drb.id.number() - 1));
-    (1..=MOST_DRBS).filter(move |id| used >> (id - 1) & 1 == 0).filter_map(DrbId::new)
+/// Gives out the identities of a UE's data bearers, each once for a connection. A second bearer with the same identity and keys would
+/// begin at the COUNT of the first one, and cipher other packets with the same keystream (TS 38.331 §5.3.1.2).
+#[derive(Debug, Default)]
+pub(crate) struct DrbIds {
+    given: u8,
+    /// One was asked for when all were given.
+    missed: bool,
+}
+
+impl DrbIds {
+    /// The next identity.
+    pub(crate) fn take(&mut self) -> Option<DrbId> {
+        self.missed |= self.given == MOST_DRBS;
+        self.given = MOST_DRBS.min(self.given + 1);
+        DrbId::new(self.given).filter(|_| !self.missed)
+    }
+
+    /// Whether only a new connection, with new keys, gets the UE another bearer: not if it has all that a UE can have.
+    pub(crate) fn are_used_up(&self, sessions: &[Session]) -> bool {
+        let in_use = sessions.iter().map(|session| session.drbs.len()).sum::<usize>();
+        self.missed && in_use < usize::from(MOST_DRBS)
+    }
 }
 
 impl Session {
@@ -100,13 +117,26 @@ impl Session {
         })?;
         let upf = (n3, upf.address, upf.teid);
         shared.add_tunnel(upf, ue);
-        Ok(Session { id, s_nssai, user_plane, upf, drbs: Vec::new(), protection, security_result })
+        Ok(Session { id, s_nssai, user_plane, ue, upf, drbs: Vec::new(), protection, security_result })
     }
 
     /// Our end of N3.
     pub(crate) fn n3_tunnel(&self, shared: &Shared) -> ngap::GtpTunnel {
         let tunnel = shared.user_plane.n3_tunnel(self.user_plane);
         ngap::GtpTunnel { address: tunnel.address.into(), teid: Teid(tunnel.teid) }
+    }
+
+    /// Packets of the UE go to another end of the UPF from now on.
+    pub(crate) fn move_to(&mut self, shared: &Shared, upf: ngap::GtpTunnel) -> Result<(), Transport> {
+        let upf = Tunnel { address: upf.address.preferred(), teid: upf.teid.0 };
+        shared.user_plane.move_to(self.user_plane, upf).map_err(|error| {
+            tracing::warn!(%error, upf = %upf.address, "no tunnel on N3");
+            Transport::TransportResourceUnavailable
+        })?;
+        shared.remove_tunnel(self.upf, self.ue);
+        self.upf = (self.upf.0, upf.address, upf.teid);
+        shared.add_tunnel(self.upf, self.ue);
+        Ok(())
     }
 
     /// Adds a bearer for these flows to the user plane. Its packets wait until the DU's end is known.
@@ -141,7 +171,7 @@ impl Session {
     }
 
     /// The DU takes the packets of a bearer there.
-    pub(crate) fn connect(&mut self, shared: &Shared, ue: u32, f1u: u8, id: DrbId, du: &GtpTunnel) -> bool {
+    pub(crate) fn connect(&mut self, shared: &Shared, f1u: u8, id: DrbId, du: &GtpTunnel) -> bool {
         let Some(drb) = self.drbs.iter_mut().find(|drb| drb.id == id) else { return false };
         let own = shared.user_plane.f1u_tunnel(drb.bearer).address;
         let Some(address) = address_of(&du.address, own) else { return false };
@@ -151,7 +181,7 @@ impl Session {
         }
         let far_end = (f1u, address, du.teid.0);
         drb.du = Some(far_end);
-        shared.add_tunnel(far_end, ue);
+        shared.add_tunnel(far_end, self.ue);
         true
     }
 
@@ -160,20 +190,26 @@ impl Session {
         let at = self.drbs.iter().position(|drb| drb.id == id)?;
         let drb = self.drbs.remove(at);
         shared.user_plane.remove(self.user_plane, drb.bearer);
-        if let Some(du) = drb.du {
-            shared.remove_tunnel(du);
-        }
+        self.unwatch_drb(shared, &drb);
         Some(drb)
+    }
+
+    /// A peer that does not know the tunnel of a bearer any more, since the bearer goes, ends nothing.
+    pub(crate) fn unwatch_drb(&self, shared: &Shared, drb: &Drb) {
+        if let Some(du) = drb.du {
+            shared.remove_tunnel(du, self.ue);
+        }
+    }
+
+    /// As [`Session::unwatch_drb`], for all tunnels of the session.
+    pub(crate) fn unwatch(&self, shared: &Shared) {
+        self.drbs.iter().for_each(|drb| self.unwatch_drb(shared, drb));
+        shared.remove_tunnel(self.upf, self.ue);
     }
 
     /// Closes the session with its bearers.
     pub(crate) fn close(self, shared: &Shared) {
-        for drb in &self.drbs {
-            if let Some(du) = drb.du {
-                shared.remove_tunnel(du);
-            }
-        }
-        shared.remove_tunnel(self.upf);
+        self.unwatch(shared);
         shared.user_plane.close(self.user_plane);
     }
 

@@ -1,6 +1,6 @@
 //! What the tasks of a CU share: DUs, UEs, the AMF, and which UE a tunnel belongs to.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -37,7 +37,8 @@ struct Entry {
     du: u64,
     /// The DU's number of it.
     du_ue: u32,
-    inbox: mpsc::Sender<UeEvent>,
+    /// `None` once an event had no room: the task would miss what happened, so it has to end.
+    inbox: Option<mpsc::Sender<UeEvent>>,
 }
 
 /// A tunnel's far end: interface, address and TEID there.
@@ -49,8 +50,9 @@ struct Ues {
     entries: HashMap<u32, Entry>,
     /// The CU's numbers by association and the DU's number.
     of_du: HashMap<(u64, u32), u32>,
-    /// The UEs of tunnels.
-    tunnels: HashMap<FarEnd, u32>,
+    /// Tunnels with their UEs. A far end may have several: a UE that has come back has the same end at the UPF as its former
+    /// connection, and a DU that has restarted gives out the same TEIDs.
+    tunnels: BTreeSet<(FarEnd, u32)>,
 }
 
 /// Who a message about a UE is for.
@@ -128,7 +130,7 @@ impl Shared {
             }
         };
         let (inbox, receiver) = mpsc::channel(UE_QUEUE);
-        ues.entries.insert(id, Entry { du: du.key, du_ue, inbox });
+        ues.entries.insert(id, Entry { du: du.key, du_ue, inbox: Some(inbox) });
         ues.of_du.insert((du.key, du_ue), id);
         Some((id, receiver))
     }
@@ -164,17 +166,24 @@ impl Shared {
         }
     }
 
-    /// Some UEs of a DU are lost to it: those that `selects` by the CU's and the DU's number.
-    pub(crate) fn lose_ues(&self, du: &Du, selects: impl Fn(u32, u32) -> bool) -> usize {
+    /// All UEs of a DU are lost to it. Returns how many.
+    pub(crate) fn lose_ues(&self, du: &Du) -> usize {
         let mut ues = self.ues();
-        let lost: Vec<u32> = ues
-            .entries
-            .iter()
-            .filter(|(id, entry)| entry.du == du.key && selects(**id, entry.du_ue))
-            .map(|(id, _)| *id)
-            .collect();
+        let of_du = ues.entries.iter().filter(|(_, entry)| entry.du == du.key);
+        let lost: Vec<u32> = of_du.map(|(id, _)| *id).collect();
         lost.iter().for_each(|id| tell(&mut ues, *id, UeEvent::DuLost));
         lost.len()
+    }
+
+    /// A UE is lost to its DU, which names it by the CU's number, by its own, or by both.
+    pub(crate) fn lose_ue(&self, du: &Du, cu_ue: Option<u32>, du_ue: Option<u32>) {
+        let mut ues = self.ues();
+        let of_du = du_ue.and_then(|du_ue| ues.of_du.get(&(du.key, du_ue)).copied());
+        let Some(id) = cu_ue.or(of_du) else { return };
+        let is_meant = |entry: &Entry| entry.du == du.key && du_ue.is_none_or(|du_ue| du_ue == entry.du_ue);
+        if ues.entries.get(&id).is_some_and(is_meant) {
+            tell(&mut ues, id, UeEvent::DuLost);
+        }
     }
 
     /// The CU stops: every UE is told.
@@ -186,49 +195,40 @@ impl Shared {
 
     /// A tunnel of a UE leads there.
     pub(crate) fn add_tunnel(&self, far_end: FarEnd, ue: u32) {
-        self.ues().tunnels.insert(far_end, ue);
+        self.ues().tunnels.insert((far_end, ue));
     }
 
     /// It does no longer.
-    pub(crate) fn remove_tunnel(&self, far_end: FarEnd) {
-        self.ues().tunnels.remove(&far_end);
+    pub(crate) fn remove_tunnel(&self, far_end: FarEnd, ue: u32) {
+        self.ues().tunnels.remove(&(far_end, ue));
     }
 
     /// The peers to which tunnels lead, by interface.
     pub(crate) fn peers(&self) -> Vec<(u8, IpAddr)> {
-        let mut peers: Vec<_> =
-            self.ues().tunnels.keys().map(|(interface, address, _)| (*interface, *address)).collect();
-        peers.sort_unstable();
+        let ues = self.ues();
+        let peers = ues.tunnels.iter().map(|((interface, address, _), _)| (*interface, *address));
+        let mut peers: Vec<_> = peers.collect();
         peers.dedup();
         peers
     }
 
     /// A peer does not answer any more (`teid` is `None`), or does not know a tunnel. Returns how many tunnels are lost.
-    pub(crate) fn lose_tunnels(&self, interface: Option<u8>, peer: IpAddr, teid: Option<u32>) -> usize {
+    pub(crate) fn lose_tunnels(&self, interface: u8, peer: IpAddr, teid: Option<u32>) -> usize {
         let mut ues = self.ues();
-        let lost: Vec<u32> = ues
-            .tunnels
-            .iter()
-            .filter(|((at, address, of), _)| {
-                *address == peer
-                    && interface.is_none_or(|interface| interface == *at)
-                    && teid.is_none_or(|teid| teid == *of)
-            })
-            .map(|(_, ue)| *ue)
-            .collect();
+        let first = ((interface, peer, teid.unwrap_or(0)), 0);
+        let last = ((interface, peer, teid.unwrap_or(u32::MAX)), u32::MAX);
+        let lost: Vec<u32> = ues.tunnels.range(first..=last).map(|(_, ue)| *ue).collect();
         lost.iter().for_each(|id| tell(&mut ues, *id, UeEvent::TunnelLost));
         lost.len()
     }
 }
 
-/// Gives an event to a UE's task. One whose inbox is full would miss what happened, so it has to end: its inbox is closed.
+/// Gives an event to a UE's task. The inbox of one that has no room is closed.
 fn tell(ues: &mut Ues, id: u32, event: UeEvent) {
-    let Some(entry) = ues.entries.get(&id) else { return };
-    if entry.inbox.try_send(event).is_err() {
+    let Some(entry) = ues.entries.get_mut(&id) else { return };
+    if entry.inbox.as_ref().is_some_and(|inbox| inbox.try_send(event).is_err()) {
         counters::F1C_REJECTED.inc("ue_queue_full");
-        if let Some(entry) = ues.entries.remove(&id) {
-            ues.of_du.remove(&(entry.du, entry.du_ue));
-        }
+        entry.inbox = None;
     }
 }
 

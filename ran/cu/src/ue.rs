@@ -5,9 +5,10 @@
 //!  N2 ────── n2::Ue ──────────┼─► step ► procedure ┼─► n2::Gnb::send
 //!  timers ────────────────────┘                    └─► UserPlane
 //! ```
-//! The task runs one procedure at a time, each an `async fn` in `procedure/`. NAS passes in both directions while a procedure
-//! waits for the DU or the UE; what else the AMF asks for waits until the procedure has ended. A procedure that cannot go on ends
-//! with an [`Interrupt`], which says how the connection ends (`procedure/release.rs`).
+//! The task runs one procedure at a time, each an `async fn` in `procedure/`. NAS of the UE passes while a procedure waits for the DU
+//! or the UE. What the AMF asks for waits until the procedure has ended, NAS as well: the procedure may bring NAS to the UE, which
+//! discards a message that a later one has overtaken (TS 24.501 §4.4.3). A procedure that cannot go on ends with an [`Interrupt`],
+//! which says how the connection ends (`procedure/release.rs`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use f1ap::cause::{Cause as F1Cause, RadioNetwork as F1RadioNetwork};
 use f1ap::ie::{GnbCuUeF1apId, GnbDuUeF1apId, SrbId};
 use f1ap::message::{DlRrcMessageTransfer, InitialUlRrcMessageTransfer};
 use l2::keys::AsKeys;
+use l2::pdcp::SealError;
 use net::time::Instant;
 use ngap::Pdu as Ngap;
 use rrc::UlDcch;
@@ -28,17 +30,27 @@ use types::{Ambr, Ncgi};
 use crate::counters;
 use crate::dus::Du;
 use crate::rrc::{Rrc, RrcError, dl_information_transfer};
-use crate::sessions::Session;
+use crate::sessions::{DrbIds, Session};
 use crate::shared::{Shared, UeEvent};
 
 /// How long the DU may take for its answer.
 pub(crate) const F1_LIMIT: Duration = Duration::from_secs(5);
+/// How long a message may wait for an AMF that does not read. Then the UE counts as lost to it.
+pub(crate) const N2_SEND_LIMIT: Duration = Duration::from_secs(10);
 /// How long a UE may take for its answer: longer than RLC repeats a message.
 pub(crate) const RRC_LIMIT: Duration = Duration::from_secs(5);
-/// Longest NAS message: it travels in one PDCP SDU (TS 38.323 §4.3.1).
-const MAX_NAS_OCTETS: usize = 9_000;
+/// Longest NAS message: with RRC around it, it travels in one PDCP SDU of 9,000 octets (TS 38.323 §4.3.1).
+const MAX_NAS_OCTETS: usize = 8_980;
 /// Messages of the AMF that wait for the procedure under way.
 const MOST_DEFERRED: usize = 64;
+/// How long a UE without context may be silent: as long as others, but within these limits. A registration has pauses of its own.
+const MOST_SILENCE: Duration = Duration::from_secs(60);
+const LEAST_SILENCE: Duration = Duration::from_secs(5);
+/// How often the bearers of a busy UE are looked after.
+const BEARERS_CHECK: Duration = Duration::from_secs(60);
+/// Packets of a bearer in a direction after which its COUNT comes to its end (TS 38.323 §6.3.5). The rest is more than a bearer carries
+/// until it is looked after.
+const MOST_PACKETS: u64 = (1 << 32) - (1 << 30);
 
 /// Why the procedure under way cannot go on, and the connection ends.
 #[derive(Debug, thiserror::Error)]
@@ -67,9 +79,14 @@ pub(crate) enum Interrupt {
     /// No answer in time.
     #[error("no {0} in time")]
     NoAnswer(&'static str),
-    /// The UE gets no connection.
-    #[error("no connection: {0}")]
-    Refused(&'static str),
+    /// The UE gets no connection: RRCReject says so, as far as it has asked for one.
+    #[error("no connection: {reason}")]
+    Refused {
+        /// Why.
+        reason: &'static str,
+        /// DL-CCCH-Message with RRCReject.
+        reject: Option<Vec<u8>>,
+    },
     /// A message of ours cannot be made.
     #[error("a message cannot be made: {0}")]
     Failed(&'static str),
@@ -85,7 +102,7 @@ pub(crate) enum Step {
     Rrc(UlDcch),
     /// A message of the DU, but no RRC.
     F1(Box<F1>),
-    /// A message of the AMF that is no NAS.
+    /// A message of the AMF.
     N2(Box<Ngap>),
 }
 
@@ -103,12 +120,13 @@ pub(crate) struct Ue {
     pub(crate) rrc: Rrc,
     pub(crate) keys: Option<AsKeys>,
     pub(crate) sessions: Vec<Session>,
+    pub(crate) drb_ids: DrbIds,
     /// The aggregate bit rate of flows without guaranteed one.
     pub(crate) ue_ambr: Option<Ambr>,
     /// The UE has SRB1.
     pub(crate) connected: bool,
     /// Messages of the AMF that came while a procedure waited for something else.
-    deferred: VecDeque<Ngap>,
+    pub(crate) deferred: VecDeque<Ngap>,
     /// When the last NAS message passed.
     pub(crate) nas_ns: u64,
 }
@@ -134,6 +152,7 @@ pub(crate) async fn admit(shared: Arc<Shared>, du: Arc<Du>, initial: InitialUlRr
         rrc: Rrc::new(),
         keys: None,
         sessions: Vec::new(),
+        drb_ids: DrbIds::default(),
         ue_ambr: None,
         connected: false,
         deferred: VecDeque::new(),
@@ -157,11 +176,12 @@ impl Ue {
     ) -> Result<std::convert::Infallible, Interrupt> {
         self.rrc_connection_establishment(initial).await?;
         loop {
+            self.check_bearers()?;
             if let Some(pdu) = self.deferred.pop_front() {
                 self.of_amf(pdu).await?;
                 continue;
             }
-            match self.step(self.inactivity_check()).await? {
+            match self.step(self.next_check()).await? {
                 Some(Step::N2(pdu)) => self.of_amf(*pdu).await?,
                 Some(Step::Rrc(message)) => self.unexpected(&message),
                 Some(Step::F1(pdu)) => self.unexpected_f1(&pdu),
@@ -194,7 +214,7 @@ impl Ue {
 
     // --- waiting ---------------------------------------------------------------------------------------
 
-    /// The next event; `None` when the deadline has passed. NAS is passed on here.
+    /// The next event; `None` when the deadline has passed. NAS of the UE is passed on here.
     pub(crate) async fn step(&mut self, deadline: Option<Instant>) -> Result<Option<Step>, Interrupt> {
         loop {
             while let Some(message) = self.rrc.next() {
@@ -219,8 +239,8 @@ impl Ue {
                     None => std::future::pending().await,
                 }
             };
+            // None before the others: a flood of one peer must not hide what another one says, or the deadline.
             tokio::select! {
-                biased;
                 event = self.inbox.recv() => match event {
                     Some(UeEvent::F1(pdu)) => if let Some(step) = self.of_du(*pdu)? {
                         return Ok(Some(step));
@@ -232,20 +252,12 @@ impl Ue {
                 },
                 pdu = of_amf => match pdu {
                     Some(Ngap::UeContextReleaseCommand(command)) => return Err(Interrupt::Commanded(command)),
-                    Some(Ngap::DownlinkNasTransport(transport)) if self.nas_may_pass() => self.downlink_nas(transport.nas_pdu).await?,
                     Some(pdu) => return Ok(Some(Step::N2(Box::new(pdu)))),
                     None => return Err(Interrupt::AmfLost),
                 },
                 () = passed => return Ok(None),
             }
         }
-    }
-
-    /// Whether NAS to the UE goes out at once: what comes between the security mode command and its completion could not be
-    /// deciphered, and no message overtakes another.
-    fn nas_may_pass(&self) -> bool {
-        let waits = |pdu: &Ngap| matches!(pdu, Ngap::DownlinkNasTransport(_));
-        !self.rrc.awaits_ciphering() && !self.deferred.iter().any(waits)
     }
 
     /// Handles a message of the DU; one that a procedure waits for is returned.
@@ -285,7 +297,13 @@ impl Ue {
             match wanted(step) {
                 Ok(found) => return Ok(found),
                 Err(Step::N2(pdu)) if self.deferred.len() < MOST_DEFERRED => self.deferred.push_back(*pdu),
-                Err(Step::N2(_)) => counters::N2_REJECTED.inc("too_many"),
+                Err(Step::N2(pdu)) => match *pdu {
+                    Ngap::DownlinkNasTransport(transport) => {
+                        let cause = ngap::cause::Misc::ControlProcessingOverload.into();
+                        self.nas_not_delivered(transport.nas_pdu, cause).await;
+                    }
+                    _ => counters::N2_REJECTED.inc("too_many"),
+                },
                 Err(Step::Rrc(message)) => self.unexpected(&message),
                 Err(Step::F1(pdu)) => self.unexpected_f1(&pdu),
             }
@@ -337,7 +355,10 @@ impl Ue {
     /// Sends a message about the UE to the AMF.
     pub(crate) async fn send_n2(&self, pdu: impl Into<Ngap>) -> Result<(), Interrupt> {
         let n2 = self.n2.as_ref().ok_or(Interrupt::AmfLost)?;
-        n2.gnb().send(pdu).await.map_err(|_| Interrupt::AmfLost)
+        match net::time::timeout(N2_SEND_LIMIT, n2.gnb().send(pdu)).await {
+            Ok(Ok(())) => Ok(()),
+            _ => Err(Interrupt::AmfLost),
+        }
     }
 
     /// Where the UE is.
@@ -384,27 +405,50 @@ impl Ue {
         self.send_container(srb, pdu).await
     }
 
-    // --- inactivity (TS 38.401 §8, TS 38.413 §8.3.2) ------------------------------------------------------
+    // --- inactivity (TS 38.401 §8, TS 38.413 §8.3.2), and keys that are used up ----------------------------
 
-    /// When to look whether the UE is still active.
-    fn inactivity_check(&self) -> Option<Instant> {
-        let limit = Duration::from_secs(self.shared.config.inactivity_s?);
-        // The AMF hears of it only when the UE's context is set up.
-        self.keys.as_ref()?;
-        let silent = Duration::from_nanos(net::time::now_ns().saturating_sub(self.active_ns()));
-        Some(net::time::now() + limit.saturating_sub(silent).max(Duration::from_millis(10)))
+    /// How long the UE may be silent. Before the AMF has set its context up there is a limit in any case: nothing else ends a connection
+    /// whose UE has gone, or whose AMF does not answer.
+    fn silence_limit(&self) -> Option<Duration> {
+        let configured = self.shared.config.inactivity_s.map(Duration::from_secs);
+        match self.keys {
+            Some(_) => configured,
+            None => Some(configured.unwrap_or(MOST_SILENCE).max(LEAST_SILENCE)),
+        }
     }
 
-    /// When something of the UE has passed.
-    fn active_ns(&self) -> u64 {
+    /// How long the UE has been silent.
+    fn silence(&self) -> Duration {
         let drbs = self.sessions.iter().flat_map(|session| &session.drbs);
-        drbs.map(|drb| drb.stats.active_ns()).fold(self.nas_ns, u64::max)
+        let active_ns = drbs.map(|drb| drb.stats.active_ns()).fold(self.nas_ns, u64::max);
+        Duration::from_nanos(net::time::now_ns().saturating_sub(active_ns))
+    }
+
+    /// When to look after the UE again.
+    fn next_check(&self) -> Option<Instant> {
+        let silence = self.silence_limit().map(|limit| limit.saturating_sub(self.silence()));
+        let bearers = (!self.sessions.is_empty()).then_some(BEARERS_CHECK);
+        let wait = silence.into_iter().chain(bearers).min()?;
+        Some(net::time::now() + wait.max(Duration::from_millis(10)))
     }
 
     fn check_inactivity(&self) -> Result<(), Interrupt> {
-        let limit = Duration::from_secs(self.shared.config.inactivity_s.unwrap_or(u64::MAX));
-        let silent = Duration::from_nanos(net::time::now_ns().saturating_sub(self.active_ns()));
-        if silent < limit { Ok(()) } else { Err(Interrupt::Inactive) }
+        match self.silence_limit() {
+            Some(limit) if self.silence() >= limit => Err(Interrupt::Inactive),
+            _ => Ok(()),
+        }
+    }
+
+    /// A UE whose keys are used up gets new ones with a new connection (TS 38.331 §5.3.1.2).
+    fn check_bearers(&self) -> Result<(), Interrupt> {
+        if self.drb_ids.are_used_up(&self.sessions) {
+            return Err(Interrupt::Failed("DRB identities"));
+        }
+        let mut drbs = self.sessions.iter().flat_map(|session| &session.drbs);
+        if drbs.any(|drb| drb.stats.most_packets() >= MOST_PACKETS) {
+            return Err(Interrupt::Failed("COUNT"));
+        }
+        Ok(())
     }
 }
 
@@ -416,6 +460,7 @@ pub(crate) fn unsendable(error: RrcError) -> Interrupt {
             Interrupt::Failed("encoding")
         }
         // Only new keys would help (TS 38.331 §5.3.1.2); the UE gets them with a new connection.
-        RrcError::Seal(_) => Interrupt::Failed("COUNT"),
+        RrcError::Seal(SealError::Exhausted) => Interrupt::Failed("COUNT"),
+        RrcError::Seal(_) => Interrupt::Failed("length"),
     }
 }

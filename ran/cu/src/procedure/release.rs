@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use f1ap::Pdu as F1;
 use f1ap::cause::{Cause as F1Cause, RadioNetwork as F1RadioNetwork};
-use f1ap::ie::SrbId;
-use f1ap::message::UeContextReleaseCommand;
-use ngap::Cause;
+use f1ap::ie::{ResetType, SrbId, TransactionId, UeAssociation};
+use f1ap::message::{Reset, UeContextReleaseCommand};
 use ngap::cause::RadioNetwork;
+use ngap::{Cause, Pdu as Ngap};
 use rrc::message::RrcRelease;
 
 use crate::counters;
-use crate::ue::{Interrupt, Step, Ue};
+use crate::ue::{Interrupt, N2_SEND_LIMIT, Step, Ue};
 
 /// How long the AMF may take for its command when the CU asks for the release.
 const COMMAND_LIMIT: Duration = Duration::from_secs(5);
@@ -30,7 +31,7 @@ impl Interrupt {
             Interrupt::TunnelLost => "tunnel_lost",
             Interrupt::Inactive => "inactive",
             Interrupt::NoAnswer(_) => "no_answer",
-            Interrupt::Refused(_) => "refused",
+            Interrupt::Refused { .. } => "refused",
             Interrupt::Failed(_) => "failed",
             Interrupt::Stopping => "stopping",
         }
@@ -39,10 +40,12 @@ impl Interrupt {
     /// Why the AMF is asked for the release; `None` if it is not.
     fn ngap_cause(&self) -> Option<Cause> {
         Some(match self {
-            Interrupt::Commanded(_) | Interrupt::AmfLost | Interrupt::Refused(_) | Interrupt::Stopping => {
-                return None;
-            }
-            Interrupt::DuLost | Interrupt::DuAsks(_) => RadioNetwork::RadioConnectionWithUeLost.into(),
+            Interrupt::Commanded(_)
+            | Interrupt::AmfLost
+            | Interrupt::Refused { .. }
+            | Interrupt::Stopping => return None,
+            Interrupt::DuLost => RadioNetwork::RadioConnectionWithUeLost.into(),
+            Interrupt::DuAsks(cause) => of_du(*cause),
             Interrupt::TunnelLost => ngap::cause::Transport::TransportResourceUnavailable.into(),
             Interrupt::Inactive => RadioNetwork::UserInactivity.into(),
             Interrupt::NoAnswer(_) => RadioNetwork::FailureInRadioInterfaceProcedure.into(),
@@ -51,6 +54,28 @@ impl Interrupt {
             }
         })
     }
+
+    /// Whether a message can reach the UE all the same.
+    fn leaves_ue_reachable(&self) -> bool {
+        matches!(
+            self,
+            Interrupt::Commanded(_) | Interrupt::Inactive | Interrupt::TunnelLost | Interrupt::Failed(_)
+        )
+    }
+}
+
+/// What the AMF is told when a DU asks for the release.
+fn of_du(cause: F1Cause) -> Cause {
+    match cause {
+        F1Cause::RadioNetwork(F1RadioNetwork::RlFailureRlc | F1RadioNetwork::RlFailureOthers) => {
+            RadioNetwork::RadioConnectionWithUeLost.into()
+        }
+        F1Cause::RadioNetwork(F1RadioNetwork::NoRadioResourcesAvailable) => {
+            RadioNetwork::RadioResourcesNotAvailable.into()
+        }
+        F1Cause::Transport(_) => ngap::cause::Transport::TransportResourceUnavailable.into(),
+        _ => RadioNetwork::ReleaseDueToNgranGeneratedReason.into(),
+    }
 }
 
 impl Ue {
@@ -58,32 +83,40 @@ impl Ue {
     pub(crate) async fn release(&mut self, interrupt: Interrupt) {
         counters::UES_ENDED.inc(interrupt.name());
         let mut du_lost = matches!(interrupt, Interrupt::DuLost | Interrupt::Overrun);
-        let mut command = match (&interrupt, interrupt.ngap_cause()) {
-            (_, Some(cause)) => self.ask_amf(cause, &mut du_lost).await,
-            _ => None,
+        let reachable = interrupt.leaves_ue_reachable();
+        let commanded = match interrupt.ngap_cause() {
+            Some(cause) => self.ask_amf(cause, reachable, &mut du_lost).await,
+            None => matches!(interrupt, Interrupt::Commanded(_)),
         };
+        if matches!(interrupt, Interrupt::Commanded(_)) {
+            // What the AMF has sent before its command.
+            self.last_nas(true, RadioNetwork::ReleaseDueTo5gcGeneratedReason.into()).await;
+        }
         let f1_cause = F1Cause::RadioNetwork(match &interrupt {
             Interrupt::Commanded(_) | Interrupt::Inactive | Interrupt::DuAsks(_) => {
                 F1RadioNetwork::NormalRelease
             }
             Interrupt::AmfLost => F1RadioNetwork::AmfInitiatedAbnormalRelease,
-            Interrupt::Refused(_) => F1RadioNetwork::UeRejection,
+            Interrupt::Refused { .. } => F1RadioNetwork::UeRejection,
             _ => F1RadioNetwork::Unspecified,
         });
-        if let Interrupt::Commanded(of_amf) = &interrupt {
-            command = Some(of_amf.clone());
-        }
-        if matches!(interrupt, Interrupt::Overrun) {
+        let overrun = matches!(interrupt, Interrupt::Overrun);
+        let last = match interrupt {
+            Interrupt::Refused { reject, .. } => reject.map(|reject| (SrbId(0), reject)),
+            _ => self.rrc_release(),
+        };
+        if overrun {
             // Its answer would not be heard.
-            let _ = self.command_du(f1_cause).await;
+            let _ = self.command_du(f1_cause, last).await;
         } else if !du_lost {
-            self.release_du(f1_cause).await;
+            self.release_du(f1_cause, last).await;
         }
         let pdu_sessions = self.sessions.iter().map(|session| session.id).collect();
         for session in self.sessions.drain(..) {
             session.close(&self.shared);
         }
-        if let (Some(_), Some(n2)) = (command, &self.n2)
+        if commanded
+            && let Some(n2) = &self.n2
             && let Some(amf_ue_ngap_id) = n2.amf_ue_ngap_id()
         {
             let complete = ngap::UeContextReleaseComplete {
@@ -98,9 +131,11 @@ impl Ue {
         }
     }
 
-    /// UE CONTEXT RELEASE REQUEST (TS 38.413 §8.3.2), and the command that follows. An AMF that sends none is told with a reset.
-    async fn ask_amf(&mut self, cause: Cause, du_lost: &mut bool) -> Option<ngap::UeContextReleaseCommand> {
-        let n2 = self.n2.as_ref()?;
+    /// UE CONTEXT RELEASE REQUEST (TS 38.413 §8.3.2), and the command that follows; whether it came. An AMF that sends none is told
+    /// with a reset.
+    async fn ask_amf(&mut self, cause: Cause, reachable: bool, du_lost: &mut bool) -> bool {
+        self.last_nas(reachable && !*du_lost, cause).await;
+        let Some(n2) = &self.n2 else { return false };
         let (gnb, ran_ue_ngap_id) = (n2.gnb().clone(), n2.ran_ue_ngap_id());
         if let Some(amf_ue_ngap_id) = n2.amf_ue_ngap_id() {
             let request = ngap::UeContextReleaseRequest {
@@ -109,24 +144,60 @@ impl Ue {
                 pdu_sessions: self.sessions.iter().map(|session| session.id).collect(),
                 cause,
             };
-            self.send_n2(request).await.ok()?;
+            if self.send_n2(request).await.is_err() {
+                return false;
+            }
             let deadline = net::time::now() + COMMAND_LIMIT;
             loop {
                 let step =
                     if *du_lost { self.of_amf_only(deadline).await } else { self.step(Some(deadline)).await };
                 match step {
-                    Err(Interrupt::Commanded(command)) => return Some(command),
+                    Err(Interrupt::Commanded(_)) => return true,
                     Err(Interrupt::DuLost | Interrupt::Overrun) => *du_lost = true,
-                    Err(Interrupt::AmfLost) => return None,
-                    Err(Interrupt::Stopping) | Ok(None) => break,
+                    Err(Interrupt::AmfLost) => return false,
+                    Err(Interrupt::Stopping) => break,
+                    Ok(None) => {
+                        counters::PROCEDURES.inc("ue_context_release_request:unanswered");
+                        break;
+                    }
+                    Ok(Some(Step::N2(pdu))) => {
+                        self.deferred.push_back(*pdu);
+                        self.last_nas(reachable && !*du_lost, cause).await;
+                    }
                     Ok(Some(_)) | Err(_) => {}
                 }
             }
-            counters::PROCEDURES.inc("ue_context_release_request:unanswered");
         }
-        // It fails only with the association.
-        let _ = gnb.reset_ues(cause, [ran_ue_ngap_id]).await;
-        None
+        // It fails only with the association, or with an AMF that does not read.
+        let _ = net::time::timeout(N2_SEND_LIMIT, gnb.reset_ues(cause, [ran_ue_ngap_id])).await;
+        false
+    }
+
+    /// NAS for the UE that has waited for the procedure under way, or comes now, with the end of the connection before it: it goes to a
+    /// UE that can be reached, else back to the AMF (TS 38.413 §8.6.4). The release answers what else the AMF has asked for.
+    async fn last_nas(&mut self, reachable: bool, cause: Cause) {
+        for pdu in std::mem::take(&mut self.deferred) {
+            let Ngap::DownlinkNasTransport(transport) = pdu else { continue };
+            let reachable = reachable && !self.rrc.awaits_ciphering();
+            if !reachable || self.downlink_nas(transport.nas_pdu.clone()).await.is_err() {
+                self.nas_not_delivered(transport.nas_pdu, cause).await;
+            }
+        }
+    }
+
+    /// NAS NON DELIVERY INDICATION (TS 38.413 §8.6.4).
+    pub(crate) async fn nas_not_delivered(&self, nas_pdu: Bytes, cause: Cause) {
+        counters::N2_REJECTED.inc("nas_not_delivered");
+        let Some(n2) = &self.n2 else { return };
+        let Some(amf_ue_ngap_id) = n2.amf_ue_ngap_id() else { return };
+        let indication = ngap::NasNonDeliveryIndication {
+            amf_ue_ngap_id,
+            ran_ue_ngap_id: n2.ran_ue_ngap_id(),
+            nas_pdu: Some(nas_pdu),
+            cause,
+        };
+        // Without association the AMF knows that nothing arrives.
+        let _ = self.send_n2(indication).await;
     }
 
     /// The next message of the AMF, when there is no DU to hear from.
@@ -142,26 +213,31 @@ impl Ue {
         }
     }
 
-    /// UE CONTEXT RELEASE COMMAND, with RRCRelease for a UE that has a connection.
-    async fn command_du(&mut self, cause: F1Cause) -> Result<(), Interrupt> {
+    /// RRCRelease (TS 38.331 §5.3.8) for a UE that has a connection.
+    fn rrc_release(&mut self) -> Option<(SrbId, Vec<u8>)> {
         let transaction = self.rrc.next_transaction();
         let release =
             RrcRelease { rrc_transaction_identifier: transaction, deprioritisation_req: None, v1540: None };
-        let rrc_container = if self.connected { self.rrc.seal(1, release).ok() } else { None };
+        if self.connected { self.rrc.seal(1, release).ok().map(|pdu| (SrbId(1), pdu)) } else { None }
+    }
+
+    /// UE CONTEXT RELEASE COMMAND, with the last message for the UE.
+    async fn command_du(&self, cause: F1Cause, last: Option<(SrbId, Vec<u8>)>) -> Result<(), Interrupt> {
         let (gnb_cu_ue_f1ap_id, gnb_du_ue_f1ap_id) = self.f1_ids();
+        let (srb_id, rrc_container) = last.unzip();
         self.send_f1(UeContextReleaseCommand {
             gnb_cu_ue_f1ap_id,
             gnb_du_ue_f1ap_id,
             cause,
-            srb_id: rrc_container.is_some().then_some(SrbId(1)),
             rrc_container,
+            srb_id,
         })
         .await
     }
 
-    /// Has the DU release the UE, and waits until it has.
-    async fn release_du(&mut self, cause: F1Cause) {
-        if self.command_du(cause).await.is_err() {
+    /// Has the DU release the UE, and waits until it has. A DU that does not answer is told to forget the UE.
+    async fn release_du(&mut self, cause: F1Cause, last: Option<(SrbId, Vec<u8>)>) {
+        if self.command_du(cause, last).await.is_err() {
             return;
         }
         let deadline = net::time::now() + DU_LIMIT;
@@ -174,9 +250,23 @@ impl Ue {
                 Ok(Some(_)) | Err(_) => {}
                 Ok(None) => {
                     counters::PROCEDURES.inc("ue_context_release:unanswered");
-                    return;
+                    return self.reset_at_du().await;
                 }
             }
         }
+    }
+
+    /// RESET of this UE alone (TS 38.473 §8.2.1.2.1): its numbers must not stay in use at the DU. Whether the DU acknowledges it
+    /// changes nothing here.
+    async fn reset_at_du(&self) {
+        let (cu, du) = self.f1_ids();
+        let ue = UeAssociation { gnb_cu_ue_f1ap_id: Some(cu), gnb_du_ue_f1ap_id: Some(du) };
+        let reset = Reset {
+            transaction_id: TransactionId(self.id as u8),
+            cause: F1Cause::RadioNetwork(F1RadioNetwork::ProcedureCancelled),
+            reset_type: ResetType::PartOfF1Interface(vec![ue]),
+        };
+        // A DU that cannot be told is lost, and with it the UE.
+        let _ = self.du.send(None, &reset.into()).await;
     }
 }

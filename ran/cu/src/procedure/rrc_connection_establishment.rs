@@ -27,14 +27,14 @@ impl Ue {
             Err(error) => {
                 counters::RRC_REJECTED.inc("malformed");
                 tracing::debug!(%error, "first RRC message rejected");
-                return Err(Interrupt::Refused("malformed"));
+                return Err(Interrupt::Refused { reason: "malformed", reject: None });
             }
         };
         // Without CellGroupConfig the DU cannot serve the UE (TS 38.473 §8.4.1.2).
-        let Some(cell_group) = initial.du_to_cu_rrc_container else { return self.reject("du").await };
-        let Some(gnb) = self.shared.amf() else { return self.reject("no_amf").await };
+        let Some(cell_group) = initial.du_to_cu_rrc_container else { return Err(reject("du")) };
+        let Some(gnb) = self.shared.amf() else { return Err(reject("no_amf")) };
         if self.shared.ue_count() > self.shared.config.max_ues {
-            return self.reject("full").await;
+            return Err(reject("full"));
         }
 
         let transaction = self.rrc.next_transaction();
@@ -49,7 +49,12 @@ impl Ue {
             radio_bearer_config: RadioBearerConfig { srb_to_add_mod_list: vec![srb1], ..Default::default() },
             master_cell_group: cell_group.into(),
         };
-        self.send_ccch(setup.into()).await?;
+        let setup = DlCcch::from(setup).encode().map_err(|error| {
+            // A CellGroupConfig that is too long for RRC.
+            tracing::warn!(%error, "RRCSetup does not encode");
+            Interrupt::Failed("encoding")
+        })?;
+        self.send_container(0, setup.into()).await?;
 
         let complete = self
             .wait_for("RRCSetupComplete", RRC_LIMIT, |step| match step {
@@ -94,25 +99,14 @@ impl Ue {
         counters::PROCEDURES.inc("rrc_connection_establishment:ok");
         Ok(())
     }
+}
 
-    /// RRCReject (§5.3.3.4).
-    async fn reject(&mut self, reason: &'static str) -> Result<(), Interrupt> {
-        counters::RRC_REJECTS.inc(reason);
-        let reject = RrcReject { wait_time: RejectWaitTime::new(WAIT_S) };
-        self.send_ccch(reject.into()).await?;
-        Err(Interrupt::Refused(reason))
-    }
-
-    async fn send_ccch(&mut self, message: DlCcch) -> Result<(), Interrupt> {
-        match message.encode() {
-            Ok(octets) => self.send_container(0, octets.into()).await,
-            Err(error) => {
-                // A CellGroupConfig that is too long for RRC.
-                tracing::warn!(%error, "RRC message for a UE does not encode");
-                Err(Interrupt::Failed("encoding"))
-            }
-        }
-    }
+/// RRCReject (§5.3.3.4). It goes to the UE in the command that releases it at the DU (TS 38.473 §8.3.3.2): the DU would forget the UE
+/// while a message of its own is still under way.
+fn reject(reason: &'static str) -> Interrupt {
+    counters::RRC_REJECTS.inc(reason);
+    let reject = DlCcch::from(RrcReject { wait_time: RejectWaitTime::new(WAIT_S) });
+    Interrupt::Refused { reason, reject: reject.encode().ok().map(Into::into) }
 }
 
 /// NGAP's name of an establishment cause (TS 38.413 §9.3.1.111).

@@ -1,14 +1,15 @@
-//! PDU Session Resource Modify (TS 38.413 §8.2.3): flows are added and released; the UPF's tunnel does not move.
+//! PDU Session Resource Modify (TS 38.413 §8.2.3): flows are added and released, and the UPF's end of the tunnel moves.
 
+use l2::keys::AsKeys;
 use l2::sdap::DrbId;
 use ngap::cause::{Protocol, RadioNetwork};
 use ngap::transfer::*;
-use ngap::{Cause, PduSessionItem, PduSessionModifyItem};
+use ngap::{Cause, GtpTunnel, PduSessionItem, PduSessionModifyItem};
 use rrc::bearer::{DrbToAddMod, RadioBearerConfig};
 use types::Qfi;
 
 use crate::counters;
-use crate::sessions::{drb_identity, free_drbs};
+use crate::sessions::drb_identity;
 use crate::ue::{Interrupt, Ue};
 
 impl Ue {
@@ -60,66 +61,40 @@ impl Ue {
         let Some(keys) = self.keys.clone() else {
             return Ok(Err(Protocol::MessageNotCompatibleWithReceiverState.into()));
         };
-        if !request.ul_tunnels.is_empty() {
-            // A UPF that moves would need the same done to the user plane's session.
-            return Ok(Err(RadioNetwork::Unspecified.into()));
+        if let Err(cause) = self.move_tunnel(at, &request.ul_tunnels) {
+            return Ok(Err(cause));
         }
-
-        // Flows with a guaranteed rate get bearers of their own; others are the default bearer's.
         let mut response = PduSessionResourceModifyResponseTransfer::default();
-        let mut ids: Vec<DrbId> = free_drbs(&self.sessions).collect();
-        ids.reverse();
-        let mut added: Vec<(DrbId, Qfi)> = Vec::new();
-        for change in request.qos_flows {
-            let session = &mut self.sessions[at];
-            let known = session.flows().contains(&change.qfi);
-            match change.parameters {
-                Some(parameters) if !known && parameters.gbr.is_some() => {
-                    let flow = QosFlow { qfi: change.qfi, parameters };
-                    let drb = ids.pop();
-                    let done = drb.is_some_and(|drb| {
-                        session.add_drb(&self.shared, self.du.f1u, drb, vec![flow], &keys).is_ok()
-                    });
-                    match drb {
-                        Some(drb) if done => added.push((drb, change.qfi)),
-                        _ => response.failed_qos_flows.push(not_set_up(change.qfi)),
-                    }
-                }
-                Some(parameters) if !known => {
-                    if let Some(default) = session.drbs.iter_mut().find(|drb| drb.default) {
-                        default.flows.push(QosFlow { qfi: change.qfi, parameters });
-                    }
-                    response.qos_flows.push(change.qfi);
-                }
-                None if !known => response.failed_qos_flows.push(not_set_up(change.qfi)),
-                _ => response.qos_flows.push(change.qfi),
-            }
-        }
+        let added = self.add_flows(at, request.qos_flows, &keys, &mut response);
         let released = self.release_flows(at, &request.released_qos_flows);
-        let session = &self.sessions[at];
         let (mut new_drbs, mut cell_group) = (Vec::<DrbToAddMod>::new(), None);
         if !added.is_empty() || !released.is_empty() {
-            let of_added = |drb: &&crate::sessions::Drb| added.iter().any(|(id, _)| *id == drb.id);
+            let session = &self.sessions[at];
+            let is_added = |drb: &&crate::sessions::Drb| added.iter().any(|(id, _)| *id == drb.id);
             let drbs =
-                session.drbs.iter().filter(of_added).map(|drb| session.f1_drb(&self.shared, drb)).collect();
+                session.drbs.iter().filter(is_added).map(|drb| session.f1_drb(&self.shared, drb)).collect();
             let answer = self.modify_at_du(drbs, &released).await?;
             let set_up = answer.as_ref().map_or(&[][..], |answer| &answer.drbs);
+            let session = &mut self.sessions[at];
+            let mut left_over = Vec::new();
             for (drb, qfi) in added {
-                let tunnel = set_up.iter().find(|answer| answer.drb_id.0 == drb.number());
-                let tunnel = tunnel.and_then(|answer| answer.dl_up_tnl.first());
-                let session = &mut self.sessions[at];
-                if tunnel
-                    .is_some_and(|tnl| session.connect(&self.shared, self.id, self.du.f1u, drb, &tnl.tunnel))
-                {
+                let of_du = set_up.iter().find(|answer| answer.drb_id.0 == drb.number());
+                let tunnel = of_du.and_then(|answer| answer.dl_up_tnl.first());
+                if tunnel.is_some_and(|tnl| session.connect(&self.shared, self.du.f1u, drb, &tnl.tunnel)) {
                     response.qos_flows.push(qfi);
                     let drb = session.drbs.iter().find(|known| known.id == drb);
                     new_drbs.extend(drb.map(|drb| session.rrc_drb(&self.shared, drb)));
                 } else {
                     session.remove_drb(&self.shared, drb);
                     response.failed_qos_flows.push(not_set_up(qfi));
+                    left_over.extend(of_du.map(|_| drb));
                 }
             }
+            for drb in &released {
+                session.remove_drb(&self.shared, *drb);
+            }
             cell_group = answer.and_then(|answer| answer.du_to_cu_rrc_information);
+            self.release_at_du(left_over).await?;
         }
         let radio_bearers = RadioBearerConfig {
             drb_to_add_mod_list: new_drbs,
@@ -135,20 +110,62 @@ impl Ue {
         Ok(Ok(response))
     }
 
-    /// Removes flows, and the bearers that carried nothing else. The default bearer stays.
-    fn release_flows(&mut self, at: usize, flows: &[QosFlowCause]) -> Vec<DrbId> {
+    /// UL NG-U UP TNL Modify List (TS 38.413 §8.2.3.2): packets of the UE go to another end at the UPF. A session has one tunnel.
+    fn move_tunnel(&mut self, at: usize, ends: &[(GtpTunnel, GtpTunnel)]) -> Result<(), Cause> {
         let session = &mut self.sessions[at];
-        let mut empty = Vec::new();
-        for drb in &mut session.drbs {
-            drb.flows.retain(|flow| drb.default || !flows.iter().any(|gone| gone.qfi == flow.qfi));
-            if drb.flows.is_empty() {
-                empty.push(drb.id);
+        match ends {
+            [] => Ok(()),
+            [(upf, own)] if *own == session.n3_tunnel(&self.shared) => {
+                session.move_to(&self.shared, *upf).map_err(Cause::from)
+            }
+            _ => Err(RadioNetwork::Unspecified.into()),
+        }
+    }
+
+    /// Adds flows: those with a guaranteed rate get bearers of their own, which are returned; others are the default bearer's.
+    fn add_flows(
+        &mut self,
+        at: usize,
+        changes: Vec<QosFlowChange>,
+        keys: &AsKeys,
+        response: &mut PduSessionResourceModifyResponseTransfer,
+    ) -> Vec<(DrbId, Qfi)> {
+        let session = &mut self.sessions[at];
+        let mut added = Vec::new();
+        for QosFlowChange { qfi, parameters } in changes {
+            match parameters {
+                _ if session.flows().contains(&qfi) => response.qos_flows.push(qfi),
+                Some(parameters) if parameters.gbr.is_some() => {
+                    let flow = QosFlow { qfi, parameters };
+                    let drb = self.drb_ids.take().filter(|drb| {
+                        session.add_drb(&self.shared, self.du.f1u, *drb, vec![flow], keys).is_ok()
+                    });
+                    match drb {
+                        Some(drb) => added.push((drb, qfi)),
+                        None => response.failed_qos_flows.push(not_set_up(qfi)),
+                    }
+                }
+                Some(parameters) => {
+                    if let Some(default) = session.drbs.iter_mut().find(|drb| drb.default) {
+                        default.flows.push(QosFlow { qfi, parameters });
+                    }
+                    response.qos_flows.push(qfi);
+                }
+                None => response.failed_qos_flows.push(not_set_up(qfi)),
             }
         }
-        for id in &empty {
-            session.remove_drb(&self.shared, *id);
+        added
+    }
+
+    /// Removes flows; returns the bearers that carried nothing else, for the DU to release first: until then it sends on their tunnels,
+    /// and must not hear that they are unknown. The default bearer stays.
+    fn release_flows(&mut self, at: usize, flows: &[QosFlowCause]) -> Vec<DrbId> {
+        let session = &mut self.sessions[at];
+        for drb in session.drbs.iter_mut().filter(|drb| !drb.default) {
+            drb.flows.retain(|flow| !flows.iter().any(|gone| gone.qfi == flow.qfi));
         }
-        empty
+        let empty = session.drbs.iter().filter(|drb| drb.flows.is_empty());
+        empty.inspect(|drb| session.unwatch_drb(&self.shared, drb)).map(|drb| drb.id).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use ngap::transfer::PduSessionResourceReleaseResponseTransfer;
 use rrc::bearer::RadioBearerConfig;
 
 use crate::counters;
-use crate::sessions::drb_identity;
+use crate::sessions::{Session, drb_identity};
 use crate::ue::{Interrupt, Ue};
 
 impl Ue {
@@ -15,21 +15,22 @@ impl Ue {
         &mut self,
         command: ngap::PduSessionResourceReleaseCommand,
     ) -> Result<(), Interrupt> {
-        let mut released: Vec<DrbId> = Vec::new();
-        for item in &command.pdu_sessions {
-            if let Some(at) = self.sessions.iter().position(|session| session.id == item.id) {
-                let session = self.sessions.remove(at);
-                released.extend(session.drbs.iter().map(|drb| drb.id));
-                session.close(&self.shared);
-            }
-        }
+        let is_named = |session: &Session| command.pdu_sessions.iter().any(|item| item.id == session.id);
+        let named = self.sessions.iter().filter(|session| is_named(session));
+        // Both peers may release the session before the others, and then say that its tunnels are unknown.
+        let named = named.inspect(|session| session.unwatch(&self.shared));
+        let released: Vec<DrbId> = named.flat_map(|session| &session.drbs).map(|drb| drb.id).collect();
         let nas = command.nas_pdu;
         if released.is_empty() {
             if let Some(nas_pdu) = nas {
                 self.downlink_nas(nas_pdu).await?;
             }
         } else {
+            // The DU goes first: until it has released the bearers it sends on their tunnels.
             let answer = self.modify_at_du(Vec::new(), &released).await?;
+            for session in self.sessions.extract_if(.., |session| is_named(session)) {
+                session.close(&self.shared);
+            }
             let cell_group = answer.and_then(|answer| answer.du_to_cu_rrc_information);
             let radio_bearers = RadioBearerConfig {
                 drb_to_release_list: released.into_iter().map(drb_identity).collect(),

@@ -11,7 +11,7 @@ use rrc::bearer::{DrbToAddMod, RadioBearerConfig};
 use types::PduSessionId;
 
 use crate::counters;
-use crate::sessions::{Session, free_drbs, protection};
+use crate::sessions::{Session, protection};
 use crate::ue::{Interrupt, Ue};
 
 /// A session that the AMF asked for, and what has become of it so far.
@@ -98,7 +98,7 @@ impl Ue {
     }
 
     fn open_session(
-        &self,
+        &mut self,
         id: PduSessionId,
         s_nssai: types::SNssai,
         transfer: &[u8],
@@ -125,12 +125,13 @@ impl Ue {
             without.extend(with_rate.next());
         }
         let bearers = std::iter::once(without).chain(with_rate.map(|flow| vec![flow]));
-        let mut ids = free_drbs(&self.sessions);
         for flows in bearers {
-            let added = match ids.next() {
-                _ if flows.is_empty() => Err(RadioNetwork::InvalidQosCombination.into()),
-                Some(drb) => session.add_drb(shared, f1u, drb, flows, keys).map_err(Cause::from),
-                None => Err(RadioNetwork::RadioResourcesNotAvailable.into()),
+            let added = if flows.is_empty() {
+                Err(RadioNetwork::InvalidQosCombination.into())
+            } else if let Some(drb) = self.drb_ids.take() {
+                session.add_drb(shared, f1u, drb, flows, keys).map_err(Cause::from)
+            } else {
+                Err(RadioNetwork::RadioResourcesNotAvailable.into())
             };
             if let Err(cause) = added {
                 session.close(shared);
@@ -180,8 +181,8 @@ impl Ue {
             for (id, default) in session.drbs.iter().map(|drb| (drb.id, drb.default)).collect::<Vec<_>>() {
                 let answer = set_up.iter().find(|answer| answer.drb_id.0 == id.number());
                 let tunnel = answer.and_then(|answer| answer.dl_up_tnl.first());
-                let connected = tunnel
-                    .is_some_and(|tnl| session.connect(&self.shared, self.id, self.du.f1u, id, &tnl.tunnel));
+                let connected =
+                    tunnel.is_some_and(|tnl| session.connect(&self.shared, self.du.f1u, id, &tnl.tunnel));
                 if answer.is_some() {
                     at_du.push(id);
                 }

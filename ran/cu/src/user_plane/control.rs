@@ -129,6 +129,8 @@ impl BearerConfig {
 pub enum Event {
     /// A peer does not know the tunnel to which we send.
     ErrorIndication {
+        /// Number of the interface: peers on different ones may have the same address.
+        interface: u8,
         /// The peer.
         peer: IpAddr,
         /// The tunnel there.
@@ -136,6 +138,8 @@ pub enum Event {
     },
     /// A peer answered an Echo Request.
     EchoResponse {
+        /// Number of the interface.
+        interface: u8,
         /// The peer.
         peer: IpAddr,
         /// Sequence number of the request.
@@ -157,7 +161,8 @@ pub enum Refused {
     /// There is no such session or bearer.
     #[error("the session or bearer does not exist")]
     Unknown,
-    /// There is no such interface, it is not for such tunnels, or its peers have addresses of another IP version.
+    /// There is no such interface, it is not for such tunnels, its peers have addresses of another IP version, or the address is no
+    /// peer's.
     #[error("the interface is not for this tunnel")]
     Interface,
 }
@@ -239,8 +244,14 @@ impl UserPlane {
         peer: Option<IpAddr>,
     ) -> Result<&Interface, Refused> {
         let interface = self.0.interfaces.get(usize::from(number)).filter(|interface| is_for(interface));
-        let reaches =
-            |interface: &&Interface| peer.is_none_or(|peer| peer.is_ipv4() == interface.address.is_ipv4());
+        // A DU that names an address of ours would have packets go round in circles.
+        let is_peer = |peer: IpAddr| {
+            let own = self.0.interfaces.iter().any(|interface| interface.address == peer);
+            !own && !peer.is_unspecified() && !peer.is_multicast()
+        };
+        let reaches = |interface: &&Interface| {
+            peer.is_none_or(|peer| peer.is_ipv4() == interface.address.is_ipv4() && is_peer(peer))
+        };
         interface.filter(reaches).ok_or(Refused::Interface)
     }
 
@@ -270,6 +281,22 @@ impl UserPlane {
         state.sessions.insert(id, known);
         self.post(move |relay, _| relay.open(teid, upf));
         Ok(id)
+    }
+
+    /// Packets of a session's UE go to another end at a UPF, by the same interface. Our end stays.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn move_to(&self, session: SessionId, upf: Tunnel) -> Result<(), Refused> {
+        let n3 = session.interface;
+        self.interface(n3, Interface::has_n3, Some(upf.address))?;
+        let state = &mut *lock(&self.0.state);
+        let peer = state.number(&self.0.peers, n3, upf.address)?;
+        let known = state.sessions.get_mut(&session).ok_or(Refused::Unknown)?;
+        known.upf = FarEnd { interface: n3, address: upf.address, peer, teid: upf.teid };
+        let upf = known.upf;
+        self.post(move |relay, _| relay.move_to(session.teid, upf));
+        Ok(())
     }
 
     /// Our end of a session's tunnel on N3.
@@ -403,6 +430,18 @@ impl Relay {
         if let Some(End::Session(session)) = self.ends.remove(teid) {
             self.count_far_end(session.upf, -1);
         }
+    }
+
+    fn move_to(&mut self, teid: u32, upf: FarEnd) {
+        let Some(End::Session(session)) = self.ends.get_mut(teid) else { return };
+        let former = std::mem::replace(&mut session.upf, upf);
+        for bearer in session.bearers() {
+            if let Some(bearer) = self.bearer(bearer) {
+                bearer.up.upf = upf;
+            }
+        }
+        self.count_far_end(former, -1);
+        self.count_far_end(upf, 1);
     }
 
     /// One tunnel more, or less, leads to a far end.

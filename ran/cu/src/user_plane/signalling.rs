@@ -135,7 +135,8 @@ impl Relay {
                     && self.echoes.get(&asked) == Some(&sequence)
                 {
                     self.echoes.remove(&asked);
-                    self.tell(Event::EchoResponse { peer: peer.ip(), sequence });
+                    let (interface, peer) = asked;
+                    self.tell(Event::EchoResponse { interface, peer, sequence });
                 }
             }
             message_type::ERROR_INDICATION => {
@@ -145,8 +146,9 @@ impl Relay {
                 };
                 self.stats.error_indications_received.add(1);
                 // Only the far end of a tunnel knows whether the tunnel exists.
-                if named == peer.ip() && self.far_ends.contains_key(&(input as u8, named, teid)) {
-                    self.tell(Event::ErrorIndication { peer: named, teid });
+                let interface = input as u8;
+                if named == peer.ip() && self.far_ends.contains_key(&(interface, named, teid)) {
+                    self.tell(Event::ErrorIndication { interface, peer: named, teid });
                 }
             }
             message_type::END_MARKER => {

@@ -59,6 +59,11 @@ impl BearerStats {
         self.active_ns.store(now_ns, Relaxed);
     }
 
+    /// Packets of the direction with more of them.
+    pub fn most_packets(&self) -> u64 {
+        self.traffic.uplink.get().packets.max(self.traffic.downlink.get().packets)
+    }
+
     /// When the last packet passed, by `net::time::now_ns`; 0 if none has.
     pub fn active_ns(&self) -> u64 {
         self.active_ns.load(Relaxed)

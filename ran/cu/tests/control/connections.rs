@@ -44,22 +44,10 @@ async fn a_ue_gets_a_connection_security_sessions_and_loses_them() {
     assert_eq!(uplink.nas_pdu, &b"up"[..]);
 
     // A second session with flows of guaranteed rate: a bearer each.
-    world
-        .amf
-        .send(ngap::PduSessionResourceSetupRequest {
-            amf_ue_ngap_id: AMF_ID,
-            ran_ue_ngap_id: ue.ran,
-            nas_pdu: None,
-            pdu_sessions: vec![session(2, upf, 2, None), session(1, upf, 0, None)],
-            ue_ambr: None,
-        })
-        .await;
-    let F1::UeContextModificationRequest(request) = du.receive().await else { panic!() };
+    world.amf.set_up(&ue, vec![session(2, upf, 2, None), session(1, upf, 0, None)]).await;
+    let request = du.modify(&mut ue).await;
     let drbs: Vec<u8> = request.drbs.iter().map(|drb| drb.drb_id.0).collect();
     assert_eq!(drbs, [2, 3, 4]);
-    du.answer_modification(&ue, &request).await;
-    du.deliver(&mut ue).await;
-    du.serve(&mut ue).await;
     let Ngap::PduSessionResourceSetupResponse(response) = world.amf.receive().await else { panic!() };
     assert_eq!(response.pdu_sessions.len(), 1);
     let transfer =
@@ -71,22 +59,9 @@ async fn a_ue_gets_a_connection_security_sessions_and_loses_them() {
 
     // Its release.
     let id = PduSessionId::new(2).unwrap();
-    let cause = ngap::cause::Nas::NormalRelease.into();
-    let transfer = PduSessionResourceReleaseCommandTransfer { cause }.encode().unwrap();
-    world
-        .amf
-        .send(ngap::PduSessionResourceReleaseCommand {
-            amf_ue_ngap_id: AMF_ID,
-            ran_ue_ngap_id: ue.ran,
-            nas_pdu: Some(bytes::Bytes::from_static(b"gone")),
-            pdu_sessions: vec![ngap::PduSessionItem { id, transfer }],
-        })
-        .await;
-    let F1::UeContextModificationRequest(request) = du.receive().await else { panic!() };
+    world.amf.release_session(&ue, 2).await;
+    let request = du.modify(&mut ue).await;
     assert_eq!(request.drbs_to_be_released.len(), 3);
-    du.answer_modification(&ue, &request).await;
-    du.deliver(&mut ue).await;
-    du.serve(&mut ue).await;
     assert!(ue.seen.iter().any(|action| matches!(action, Action::RemoveSession(gone) if *gone == id)));
     let Ngap::PduSessionResourceReleaseResponse(_) = world.amf.receive().await else { panic!() };
 
@@ -192,13 +167,15 @@ async fn a_page_reaches_the_dus_of_its_tracking_area() {
     let (mut du, mut other) = (world.du(1).await, world.du(2).await);
     let s_tmsi = types::STmsi::new(1, 2, types::Tmsi(0x0102_0304)).unwrap();
     let tai = |tac| types::Tai { plmn: plmn(), tac: types::Tac::new(tac).unwrap() };
-    let page = |tac| ngap::Paging { s_tmsi, paging_drx: None, tais: vec![tai(tac)] };
+    let cycle = Some(ngap::PagingDrx::V64);
+    let page = |tac| ngap::Paging { s_tmsi, paging_drx: cycle, tais: vec![tai(tac)] };
     world.amf.send(page(2)).await;
     world.amf.send(page(1)).await;
     for du in [&mut du, &mut other] {
         let F1::Paging(paging) = du.receive().await else { panic!() };
         assert_eq!(paging.paging_identity, f1ap::ie::PagingIdentity::CnUe(s_tmsi));
         assert_eq!(paging.ue_identity_index.0, 0x304);
+        assert_eq!(paging.paging_drx, Some(f1ap::ie::PagingDrx::V64));
         assert!(du.is_silent().await, "the page of another area goes nowhere");
     }
 }

@@ -59,7 +59,6 @@ async fn an_amf_that_vanishes_ends_connections_and_is_found_again() {
     // Without AMF a UE is asked to come later.
     let rejected = du.connect(2, cell(1), |initial| initial).await;
     assert!(rejected.err().unwrap().wait_time.is_some());
-    let F1::UeContextReleaseCommand(_) = du.receive().await else { panic!() };
     let _amf = Amf::accept(&mut listener).await;
     while cu.status().amf.is_none() {
         net::time::sleep(std::time::Duration::from_millis(2)).await;
@@ -76,8 +75,7 @@ async fn a_du_that_cannot_serve_a_ue_says_so_by_its_silence() {
         initial
     };
     assert!(du.connect(1, cell(1), without).await.is_err());
-    let F1::UeContextReleaseCommand(command) = du.receive().await else { panic!() };
-    assert_eq!(command.cause, F1Cause::RadioNetwork(F1RadioNetwork::UeRejection));
+    idle(&world).await;
 }
 
 #[tokio::test]
@@ -115,9 +113,81 @@ async fn a_wrong_key_fails_the_security_mode_command() {
     du.serve(&mut ue).await;
     let Ngap::InitialContextSetupFailure(failure) = world.amf.receive().await else { panic!() };
     assert_eq!(failure.cause, RadioNetwork::FailureInRadioInterfaceProcedure.into());
-    world.amf.release(&ue).await;
-    du.released(&mut ue).await;
+    still_listens(&mut world, &mut du, &mut ue).await;
+}
+
+/// NAS passes both ways, and the UE hears of its release.
+async fn still_listens(world: &mut World, du: &mut Du, ue: &mut Ue) {
+    world.amf.send(nas(ue, b"sorry")).await;
+    assert_eq!(du.nas_of(ue).await, &b"sorry"[..]);
+    ue.machine.send_nas(bytes::Bytes::from_static(b"never mind"));
+    du.serve(ue).await;
+    let Ngap::UplinkNasTransport(uplink) = world.amf.receive().await else { panic!() };
+    assert_eq!(uplink.nas_pdu, &b"never mind"[..]);
+    world.amf.release(ue).await;
+    du.released(ue).await;
+    assert!(matches!(ue.machine.next_action(), Some(Action::Released)));
     let Ngap::UeContextReleaseComplete(_) = world.amf.receive().await else { panic!() };
+    idle(world).await;
+}
+
+/// The security mode command in the request does not reach the UE, which would wait for it for ever if its number were used.
+#[tokio::test]
+async fn a_context_that_the_du_refuses_is_as_if_it_had_not_been_asked_for() {
+    let mut world = World::start(41, |_| {}).await;
+    let mut du = world.du(1).await;
+    let mut ue = world.connected(&mut du, 1).await;
+    world.amf.send(context_request(&ue, vec![session(1, address(41, 40), 0, None)])).await;
+    let F1::UeContextSetupRequest(_) = du.receive().await else { panic!() };
+    du.send(UeContextSetupFailure {
+        gnb_cu_ue_f1ap_id: ue.cu_ue,
+        gnb_du_ue_f1ap_id: Some(ue.du_ue),
+        cause: F1Cause::RadioNetwork(F1RadioNetwork::NoRadioResourcesAvailable),
+        criticality_diagnostics: None,
+    })
+    .await;
+    let Ngap::InitialContextSetupFailure(failure) = world.amf.receive().await else { panic!() };
+    assert_eq!(failure.cause, RadioNetwork::RadioResourcesNotAvailable.into());
+    assert_eq!(failure.failed.len(), 1);
+    still_listens(&mut world, &mut du, &mut ue).await;
+}
+
+/// It registers, and is gone before the AMF has answered, or the AMF is silent.
+#[tokio::test]
+async fn a_ue_that_gets_no_context_is_released() {
+    let mut world = World::start(42, |config| config.inactivity_s = Some(1)).await;
+    let mut du = world.du(1).await;
+    let mut ue = du.connect(1, cell(1), |request| request).await.unwrap();
+    ue.machine.complete_setup(ue.setup, None, bytes::Bytes::from_static(b"hello"));
+    du.serve(&mut ue).await;
+    let Ngap::InitialUeMessage(initial) = world.amf.receive().await else { panic!() };
+    // The AMF has no identity of the UE yet.
+    let Ngap::NgReset(reset) = world.amf.receive().await else { panic!() };
+    let ngap::ResetType::PartOfNgInterface(ues) = reset.reset_type else { panic!() };
+    assert_eq!((ues.len(), ues[0].ran_ue_ngap_id), (1, Some(initial.ran_ue_ngap_id)));
+    du.released(&mut ue).await;
+    assert!(matches!(ue.machine.next_action(), Some(Action::Released)));
+    idle(&world).await;
+}
+
+#[tokio::test]
+async fn a_du_that_does_not_release_a_ue_is_told_to_forget_it() {
+    let mut world = World::start(43, |_| {}).await;
+    let mut du = world.du(1).await;
+    let ue = world.with_context(&mut du, 1, Vec::new()).await;
+    world.amf.release(&ue).await;
+    let F1::UeContextReleaseCommand(_) = du.receive().await else { panic!() };
+    let F1::Reset(reset) = du.receive().await else { panic!() };
+    let named = UeAssociation { gnb_cu_ue_f1ap_id: Some(ue.cu_ue), gnb_du_ue_f1ap_id: Some(ue.du_ue) };
+    assert_eq!(reset.reset_type, ResetType::PartOfF1Interface(vec![named.clone()]));
+    du.send(ResetAcknowledge {
+        transaction_id: reset.transaction_id,
+        ue_associations: vec![named],
+        criticality_diagnostics: None,
+    })
+    .await;
+    let Ngap::UeContextReleaseComplete(_) = world.amf.receive().await else { panic!() };
+    idle(&world).await;
 }
 
 #[tokio::test]

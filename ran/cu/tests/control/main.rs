@@ -5,4 +5,5 @@
 mod connections;
 mod failures;
 mod interface;
+mod races;
 mod support;

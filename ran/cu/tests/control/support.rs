@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cu::{Config, Cu, N2};
 use f1ap::Pdu as F1;
+use f1ap::cause::{Cause, RadioNetwork};
 use f1ap::ie::*;
 use f1ap::message::*;
 use net::sctp::{Association, Event, Listener, Message, SctpConfig, SctpMode};
@@ -212,6 +213,29 @@ impl Amf {
         self.0.send(Message { stream: 0, ppid: ngap::PPID, payload }).await.unwrap();
     }
 
+    pub async fn set_up(&self, ue: &Ue, pdu_sessions: Vec<ngap::PduSessionSetupItem>) {
+        self.send(ngap::PduSessionResourceSetupRequest {
+            amf_ue_ngap_id: AMF_ID,
+            ran_ue_ngap_id: ue.ran,
+            nas_pdu: None,
+            pdu_sessions,
+            ue_ambr: None,
+        })
+        .await;
+    }
+
+    pub async fn release_session(&self, ue: &Ue, id: u8) {
+        let cause = ngap::cause::Nas::NormalRelease.into();
+        let transfer = PduSessionResourceReleaseCommandTransfer { cause }.encode().unwrap();
+        self.send(ngap::PduSessionResourceReleaseCommand {
+            amf_ue_ngap_id: AMF_ID,
+            ran_ue_ngap_id: ue.ran,
+            nas_pdu: Some(Bytes::from_static(b"gone")),
+            pdu_sessions: vec![ngap::PduSessionItem { id: PduSessionId::new(id).unwrap(), transfer }],
+        })
+        .await;
+    }
+
     pub async fn release(&self, ue: &Ue) {
         self.send(ngap::UeContextReleaseCommand {
             ue_ngap_ids: ngap::UeNgapIds::Pair(AMF_ID, ue.ran),
@@ -336,7 +360,7 @@ impl Du {
         self.0.abort();
     }
 
-    /// A UE's first message, changed by `change`; its RRCSetup, or the cause with which it was rejected.
+    /// A UE's first message, changed by `change`; its RRCSetup, or the RRCReject that comes with its release.
     pub async fn connect(
         &mut self,
         du_ue: u32,
@@ -357,18 +381,36 @@ impl Du {
             rrc_setup_complete: None,
         };
         self.send(change(initial)).await;
-        let F1::DlRrcMessageTransfer(transfer) = self.receive().await else { panic!() };
-        assert_eq!((transfer.gnb_du_ue_f1ap_id.0, transfer.srb_id), (du_ue, SrbId(0)));
-        match DlCcch::decode(&transfer.rrc_container).unwrap() {
-            DlCcch::RrcSetup(setup) => Ok(Ue {
-                machine: Machine::new(&setup).unwrap(),
-                setup: setup.rrc_transaction_identifier,
-                cu_ue: transfer.gnb_cu_ue_f1ap_id,
-                du_ue: transfer.gnb_du_ue_f1ap_id,
-                ran: RanUeNgapId(0),
-                seen: Vec::new(),
-            }),
-            DlCcch::RrcReject(reject) => Err(reject),
+        match self.receive().await {
+            F1::DlRrcMessageTransfer(transfer) => {
+                assert_eq!((transfer.gnb_du_ue_f1ap_id.0, transfer.srb_id), (du_ue, SrbId(0)));
+                let DlCcch::RrcSetup(setup) = DlCcch::decode(&transfer.rrc_container).unwrap() else {
+                    panic!()
+                };
+                Ok(Ue {
+                    machine: Machine::new(&setup).unwrap(),
+                    setup: setup.rrc_transaction_identifier,
+                    cu_ue: transfer.gnb_cu_ue_f1ap_id,
+                    du_ue: transfer.gnb_du_ue_f1ap_id,
+                    ran: RanUeNgapId(0),
+                    seen: Vec::new(),
+                })
+            }
+            F1::UeContextReleaseCommand(command) => {
+                assert_eq!((command.gnb_du_ue_f1ap_id.0, command.srb_id), (du_ue, Some(SrbId(0))));
+                assert_eq!(command.cause, Cause::RadioNetwork(RadioNetwork::UeRejection));
+                self.send(UeContextReleaseComplete {
+                    gnb_cu_ue_f1ap_id: command.gnb_cu_ue_f1ap_id,
+                    gnb_du_ue_f1ap_id: command.gnb_du_ue_f1ap_id,
+                    criticality_diagnostics: None,
+                })
+                .await;
+                match DlCcch::decode(&command.rrc_container.unwrap()).unwrap() {
+                    DlCcch::RrcReject(reject) => Err(reject),
+                    other => panic!("{other:?}"),
+                }
+            }
+            other => panic!("{other:?}"),
         }
     }
 
@@ -394,6 +436,15 @@ impl Du {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Changes bearers as the CU wants, at the UE as well.
+    pub async fn modify(&mut self, ue: &mut Ue) -> UeContextModificationRequest {
+        let F1::UeContextModificationRequest(request) = self.receive().await else { panic!() };
+        self.answer_modification(ue, &request).await;
+        self.deliver(ue).await;
+        self.serve(ue).await;
+        request
     }
 
     /// NAS that the next message brings to the UE.

@@ -113,8 +113,8 @@ fn echo_and_what_peers_say_reach_who_they_are_for() {
         events.push(event);
     }
     let expected = [
-        Event::EchoResponse { peer: DU, sequence: 7 },
-        Event::ErrorIndication { peer: DU, teid: DU_TEID },
+        Event::EchoResponse { interface: world.f1u, peer: DU, sequence: 7 },
+        Event::ErrorIndication { interface: world.f1u, peer: DU, teid: DU_TEID },
         Event::EndMarker { teid },
     ];
     assert_eq!(events, expected);
@@ -133,6 +133,37 @@ fn events_that_nobody_takes_are_bounded_and_counted() {
     }
     world.run();
     assert_eq!(world.stats().lost_events.get(), 5000 - 4096);
+}
+
+#[test]
+fn the_upf_of_a_session_may_move() {
+    let mut world = World::new();
+    let (session, bearer) = world.session(PLAIN.bearer(&[1]));
+    let mut ue = Ue::new(PLAIN);
+    let own = world.user_plane.n3_tunnel(session);
+    let next = Tunnel { address: IpAddr::V4(Ipv4Addr::new(198, 51, 100, 3)), teid: 5 };
+    for tunnel in [Tunnel { address: UPF, teid: UPF_TEID }, next] {
+        if tunnel == next {
+            world.user_plane.move_to(session, next).unwrap();
+        }
+        world.du_sends(bearer, &ue.pdu(1, b"up"));
+        world.run();
+        let to = SocketAddr::new(tunnel.address, gtpu::PORT);
+        assert_eq!(world.at_upf(), [(to, tunnel.teid, 1, b"up".to_vec())]);
+    }
+    // Our end is the same, and a bearer that is added sends to the new one.
+    assert_eq!(world.user_plane.n3_tunnel(session), own);
+    let second = world.user_plane.add(session, world.f1u, PLAIN.bearer(&[2])).unwrap();
+    world.turn();
+    world.du_sends(second, &Ue::new(PLAIN).pdu(2, b"up"));
+    world.run();
+    assert_eq!(world.at_upf()[0].1, next.teid);
+    // The former end speaks for nobody any more.
+    world.inject_n3(&Signalling::ErrorIndication { teid: UPF_TEID, peer: UPF, udp_port: None }.build());
+    world.run();
+    assert!(world.events.try_recv().is_err());
+    world.user_plane.close(session);
+    assert_eq!(world.user_plane.move_to(session, next), Err(Refused::Unknown));
 }
 
 /// Sixteen DUs, each on an interface of its own: PDUs go to the right one, and come from it only.
@@ -181,6 +212,11 @@ fn an_interface_takes_its_own_tunnels_only() {
     assert_eq!(plane.open(9, upf), Err(Refused::Interface));
     assert_eq!(plane.open(world.n3, v6), Err(Refused::Interface));
     assert_eq!(plane.add(session, world.n3, PLAIN.bearer(&[2])), Err(Refused::Interface));
+    // Packets would come back, or go to nobody.
+    for address in [F1U, N3, Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(224, 0, 0, 1).into()] {
+        assert_eq!(plane.connect(session, bearer, Tunnel { address, teid: 1 }), Err(Refused::Interface));
+        assert_eq!(plane.move_to(session, Tunnel { address, teid: 1 }), Err(Refused::Interface));
+    }
     assert_eq!(plane.connect(session, bearer, v6), Err(Refused::Interface));
     for _ in 1..32 {
         plane.add(session, world.f1u, PLAIN.bearer(&[2])).unwrap();
