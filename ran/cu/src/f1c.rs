@@ -16,6 +16,7 @@ use types::Tai;
 
 use crate::counters;
 use crate::dus::{self, Cell, Du, NotAccepted};
+use crate::rrc;
 use crate::shared::{Owner, Shared};
 use crate::ue;
 
@@ -295,6 +296,9 @@ impl Connection {
                     (Some(cu), du) => (cu.0, du.map(|du| du.0)),
                     _ => return,
                 }
+            }
+            Pdu::UlRrcMessageTransfer(ref m) if m.rrc_container.len() > rrc::LONGEST_PDU => {
+                return counters::RRC_REJECTED.inc("pdcp_malformed");
             }
             Pdu::UlRrcMessageTransfer(ref m) => (m.gnb_cu_ue_f1ap_id.0, Some(m.gnb_du_ue_f1ap_id.0)),
             Pdu::UeContextSetupResponse(ref m) => (m.gnb_cu_ue_f1ap_id.0, Some(m.gnb_du_ue_f1ap_id.0)),

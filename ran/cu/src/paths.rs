@@ -63,7 +63,9 @@ fn handle(shared: &Shared, paths: &mut Paths, echo: Echo, event: Event) {
 fn look_after(shared: &Shared, paths: &mut Paths, echo: Echo) {
     let peers = shared.peers();
     let now = net::time::now();
-    paths.retain(|peer, _| peers.contains(peer));
+    // The time of the last answer is kept without tunnels as well: requests have their distance (TS 29.281 §7.2.1) also with UEs that
+    // come and go.
+    paths.retain(|peer, path| peers.contains(peer) || path.unanswered == 0 && now < path.due);
     for (interface, peer) in peers {
         let path = paths.entry((interface, peer)).or_insert(Path { sequence: 0, unanswered: 0, due: now });
         if now < path.due {

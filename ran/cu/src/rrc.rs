@@ -13,10 +13,12 @@ use crate::counters;
 
 /// SDUs that wait for older ones on a signalling bearer. RLC AM delivers all, and a UE has few messages under way.
 const HELD: usize = 64;
-const HELD_OCTETS: usize = 256 * 1024;
+const HELD_OCTETS: usize = 64 * 1024;
 /// Messages that were received and not yet handled.
 const RECEIVED: usize = 64;
 
+/// Longest PDU: an SDU with header and MAC-I (TS 38.323 §4.3.1). What is longer need not wait to be refused.
+pub(crate) const LONGEST_PDU: usize = l2::pdcp::MAX_SDU + SRB_HEADER + MAC_LEN;
 /// Octets of PDCP's header on signalling bearers (TS 38.323 §6.2.2.1).
 const SRB_HEADER: usize = 2;
 /// PDUs that may overtake SecurityModeComplete.

@@ -23,6 +23,7 @@ use l2::keys::AsKeys;
 use l2::pdcp::SealError;
 use net::time::Instant;
 use ngap::Pdu as Ngap;
+use ngap::cause::RadioNetwork as NgapRadioNetwork;
 use rrc::UlDcch;
 use tokio::sync::mpsc;
 use types::{Ambr, Ncgi};
@@ -252,6 +253,10 @@ impl Ue {
                 },
                 pdu = of_amf => match pdu {
                     Some(Ngap::UeContextReleaseCommand(command)) => return Err(Interrupt::Commanded(command)),
+                    // The AMF does not have the UE (TS 38.413 §10.6).
+                    Some(Ngap::ErrorIndication(indication)) if names_unknown_ue(&indication) => {
+                        return Err(Interrupt::AmfLost);
+                    }
                     Some(pdu) => return Ok(Some(Step::N2(Box::new(pdu)))),
                     None => return Err(Interrupt::AmfLost),
                 },
@@ -274,6 +279,7 @@ impl Ue {
                     indication.cause,
                     Some(F1Cause::RadioNetwork(
                         F1RadioNetwork::UnknownOrAlreadyAllocatedGnbDuUeF1apId
+                            | F1RadioNetwork::UnknownOrAlreadyAllocatedGnbCuUeF1apId
                             | F1RadioNetwork::UnknownOrInconsistentPairOfUeF1apId
                     ))
                 ) =>
@@ -396,6 +402,7 @@ impl Ue {
     pub(crate) async fn downlink_nas(&mut self, nas_pdu: Bytes) -> Result<(), Interrupt> {
         if nas_pdu.is_empty() || nas_pdu.len() > MAX_NAS_OCTETS {
             counters::N2_REJECTED.inc("nas_length");
+            self.nas_not_delivered(nas_pdu, NgapRadioNetwork::Unspecified.into()).await;
             return Ok(());
         }
         self.nas_ns = net::time::now_ns();
@@ -450,6 +457,16 @@ impl Ue {
         }
         Ok(())
     }
+}
+
+/// Whether the AMF says that it does not have the UE of a message of ours, or has another number for it.
+fn names_unknown_ue(indication: &ngap::ErrorIndication) -> bool {
+    matches!(
+        indication.cause,
+        Some(ngap::Cause::RadioNetwork(
+            NgapRadioNetwork::UnknownLocalUeNgapId | NgapRadioNetwork::InconsistentRemoteUeNgapId
+        ))
+    )
 }
 
 /// A message of ours that cannot be made.

@@ -32,7 +32,9 @@ impl Ue {
         };
         // Without CellGroupConfig the DU cannot serve the UE (TS 38.473 §8.4.1.2).
         let Some(cell_group) = initial.du_to_cu_rrc_container else { return Err(reject("du")) };
-        let Some(gnb) = self.shared.amf() else { return Err(reject("no_amf")) };
+        if self.shared.amf().is_none() {
+            return Err(reject("no_amf"));
+        }
         if self.shared.ue_count() > self.shared.config.max_ues {
             return Err(reject("full"));
         }
@@ -74,16 +76,16 @@ impl Ue {
             }
             _ => None,
         };
-        self.initial_ue_message(gnb, complete.dedicated_nas_message, ngap_cause(cause), s_tmsi).await
+        self.initial_ue_message(complete.dedicated_nas_message, ngap_cause(cause), s_tmsi).await
     }
 
     async fn initial_ue_message(
         &mut self,
-        gnb: n2::Gnb,
         nas_pdu: Bytes,
         rrc_establishment_cause: RrcEstablishmentCause,
         s_tmsi: Option<types::STmsi>,
     ) -> Result<(), Interrupt> {
+        let gnb = self.shared.amf().ok_or(Interrupt::AmfLost)?;
         let n2 = self.n2.insert(gnb.open());
         let message = ngap::InitialUeMessage {
             ran_ue_ngap_id: n2.ran_ue_ngap_id(),

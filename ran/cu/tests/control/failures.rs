@@ -279,3 +279,46 @@ async fn a_flood_for_one_ue_stops_no_other() {
     }
     assert!(world.cu.status().dus.len() == 2);
 }
+
+#[tokio::test]
+async fn an_amf_without_the_ue_ends_the_connection() {
+    let mut world = World::start(44, |_| {}).await;
+    let mut du = world.du(1).await;
+    let mut ue = world.with_context(&mut du, 1, Vec::new()).await;
+    let error = |cause: RadioNetwork| ngap::ErrorIndication {
+        amf_ue_ngap_id: Some(AMF_ID),
+        ran_ue_ngap_id: Some(ue.ran),
+        cause: Some(cause.into()),
+        criticality_diagnostics: None,
+        s_tmsi: None,
+    };
+    let (other, unknown) = (error(RadioNetwork::Unspecified), error(RadioNetwork::UnknownLocalUeNgapId));
+    world.amf.send(other).await;
+    assert!(du.is_silent().await, "another error ends nothing");
+    world.amf.send(unknown).await;
+    let command = du.released(&mut ue).await;
+    let cause = F1RadioNetwork::AmfInitiatedAbnormalRelease;
+    assert_eq!(command.cause, F1Cause::RadioNetwork(cause));
+    assert!(matches!(ue.machine.next_action(), Some(Action::Released)));
+    idle(&world).await;
+}
+
+/// NAS that is too long for RRC goes back, and ends nothing.
+#[tokio::test]
+async fn nas_of_any_length_leaves_the_connection() {
+    let mut world = World::start(45, |_| {}).await;
+    let mut du = world.du(1).await;
+    let mut ue = world.with_context(&mut du, 1, Vec::new()).await;
+    for length in [8_980, 8_981, 9_000, 20_000] {
+        let nas_pdu = bytes::Bytes::from(vec![7; length]);
+        world.amf.send(ngap::DownlinkNasTransport { nas_pdu: nas_pdu.clone(), ..nas(&ue, b"") }).await;
+        if length == 8_980 {
+            assert_eq!(du.nas_of(&mut ue).await, nas_pdu);
+            continue;
+        }
+        let Ngap::NasNonDeliveryIndication(back) = world.amf.receive().await else { panic!() };
+        assert_eq!(back.nas_pdu, Some(nas_pdu));
+    }
+    world.amf.send(nas(&ue, b"short")).await;
+    assert_eq!(du.nas_of(&mut ue).await, &b"short"[..]);
+}

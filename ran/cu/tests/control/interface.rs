@@ -143,3 +143,18 @@ async fn a_reset_ends_the_ues_that_it_names() {
     idle(&world).await;
     assert!(du.is_silent().await, "a UE that the DU has forgotten is not released there");
 }
+
+/// The time for F1 Setup begins anew when a DU has lost what it had set up.
+#[tokio::test]
+async fn a_du_may_set_up_once_more_on_an_old_association() {
+    let world = World::start(14, |_| {}).await;
+    let mut du = world.du(1).await;
+    net::time::sleep(std::time::Duration::from_millis(10_200)).await;
+    let foreign = Ncgi { plmn: plmn(), nr_cell_id: NrCellId::new(0x0_0000_1001).unwrap() };
+    du.send(setup_request(1, foreign)).await;
+    let F1::F1SetupFailure(_) = du.receive().await else { panic!() };
+    net::time::sleep(std::time::Duration::from_millis(100)).await;
+    assert_eq!(world.cu.status().dus.len(), 0);
+    du.send(setup_request(1, cell(1))).await;
+    let F1::F1SetupResponse(_) = du.receive().await else { panic!() };
+}
