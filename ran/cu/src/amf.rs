@@ -15,6 +15,9 @@ use crate::ue::N2_SEND_LIMIT;
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
+/// How long the association may take to end when the CU stops.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
 /// Connects to the AMF, again and again, until the CU stops. A connection that is lost ends the connections of all UEs.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let mut wait = FIRST_WAIT;
@@ -28,7 +31,9 @@ pub(crate) async fn run(shared: Arc<Shared>) {
                     serve(&shared, &gnb).await;
                     shared.amf.send_replace(None);
                     if *shared.stopping.borrow() {
-                        return gnb.shutdown().await;
+                        // An AMF that does not read would never let it end.
+                        let _ = net::time::timeout(STOP_LIMIT, gnb.shutdown()).await;
+                        return;
                     }
                     tracing::warn!("N2 lost");
                 }

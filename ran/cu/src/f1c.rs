@@ -24,7 +24,7 @@ use crate::ue;
 const MOST_ASSOCIATIONS: usize = 2 * dus::MOST_DUS;
 /// How long a DU may take for F1 Setup.
 const SETUP_LIMIT: Duration = Duration::from_secs(10);
-/// How long UEs may take to end when the CU stops.
+/// How long UEs may take to end when the CU stops, and then the association.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// When a DU that was refused may try again.
 const TIME_TO_WAIT: TimeToWait = TimeToWait::V2s;
@@ -98,7 +98,9 @@ async fn serve(shared: Arc<Shared>, mut association: sctp::Association) {
                         _ => {}
                     }
                 }
-                break association.shutdown().await.to_string();
+                // A DU that does not read would never let it end.
+                let end = net::time::timeout(STOP_LIMIT, association.shutdown()).await;
+                break end.map_or_else(|_| "not shut down".to_owned(), |reason| reason.to_string());
             }
         }
     };

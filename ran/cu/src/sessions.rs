@@ -207,6 +207,11 @@ impl Session {
         shared.remove_tunnel(self.upf, self.ue);
     }
 
+    /// Whether one of its tunnels leads there.
+    pub(crate) fn leads_to(&self, far_end: FarEnd) -> bool {
+        self.upf == far_end || self.drbs.iter().any(|drb| drb.du == Some(far_end))
+    }
+
     /// Closes the session with its bearers.
     pub(crate) fn close(self, shared: &Shared) {
         self.unwatch(shared);

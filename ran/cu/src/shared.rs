@@ -25,8 +25,8 @@ pub(crate) enum UeEvent {
     F1(Box<Pdu>),
     /// Its DU is gone, or has forgotten it.
     DuLost,
-    /// A peer of its tunnels does not answer, or does not know a tunnel.
-    TunnelLost,
+    /// The peer at a tunnel's far end does not answer, or does not know the tunnel.
+    TunnelLost(FarEnd),
     /// The CU stops.
     Stopping,
 }
@@ -217,8 +217,8 @@ impl Shared {
         let mut ues = self.ues();
         let first = ((interface, peer, teid.unwrap_or(0)), 0);
         let last = ((interface, peer, teid.unwrap_or(u32::MAX)), u32::MAX);
-        let lost: Vec<u32> = ues.tunnels.range(first..=last).map(|(_, ue)| *ue).collect();
-        lost.iter().for_each(|id| tell(&mut ues, *id, UeEvent::TunnelLost));
+        let lost: Vec<(FarEnd, u32)> = ues.tunnels.range(first..=last).copied().collect();
+        lost.iter().for_each(|(far_end, ue)| tell(&mut ues, *ue, UeEvent::TunnelLost(*far_end)));
         lost.len()
     }
 }

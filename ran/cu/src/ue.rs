@@ -21,6 +21,7 @@ use f1ap::ie::{GnbCuUeF1apId, GnbDuUeF1apId, SrbId};
 use f1ap::message::{DlRrcMessageTransfer, InitialUlRrcMessageTransfer};
 use l2::keys::AsKeys;
 use l2::pdcp::SealError;
+use net::sctp::SendError;
 use net::time::Instant;
 use ngap::Pdu as Ngap;
 use ngap::cause::RadioNetwork as NgapRadioNetwork;
@@ -32,7 +33,7 @@ use crate::counters;
 use crate::dus::Du;
 use crate::rrc::{Rrc, RrcError, dl_information_transfer};
 use crate::sessions::{DrbIds, Session};
-use crate::shared::{Shared, UeEvent};
+use crate::shared::{FarEnd, Shared, UeEvent};
 
 /// How long the DU may take for its answer.
 pub(crate) const F1_LIMIT: Duration = Duration::from_secs(5);
@@ -47,6 +48,8 @@ const MOST_DEFERRED: usize = 64;
 /// How long a UE without context may be silent: as long as others, but within these limits. A registration has pauses of its own.
 const MOST_SILENCE: Duration = Duration::from_secs(60);
 const LEAST_SILENCE: Duration = Duration::from_secs(5);
+/// How long the AMF may take to release or move a session whose tunnel is lost.
+const LOST_LIMIT: Duration = Duration::from_secs(2);
 /// How often the bearers of a busy UE are looked after.
 const BEARERS_CHECK: Duration = Duration::from_secs(60);
 /// Packets of a bearer in a direction after which its COUNT comes to its end (TS 38.323 §6.3.5). The rest is more than a bearer carries
@@ -105,6 +108,8 @@ pub(crate) enum Step {
     F1(Box<F1>),
     /// A message of the AMF.
     N2(Box<Ngap>),
+    /// A tunnel is lost, which is noted.
+    TunnelLost,
 }
 
 /// A UE.
@@ -122,6 +127,8 @@ pub(crate) struct Ue {
     pub(crate) keys: Option<AsKeys>,
     pub(crate) sessions: Vec<Session>,
     pub(crate) drb_ids: DrbIds,
+    /// Far ends that are lost, and when the connection ends for that.
+    lost: Option<(Instant, Vec<FarEnd>)>,
     /// The aggregate bit rate of flows without guaranteed one.
     pub(crate) ue_ambr: Option<Ambr>,
     /// The UE has SRB1.
@@ -154,6 +161,7 @@ pub(crate) async fn admit(shared: Arc<Shared>, du: Arc<Du>, initial: InitialUlRr
         keys: None,
         sessions: Vec::new(),
         drb_ids: DrbIds::default(),
+        lost: None,
         ue_ambr: None,
         connected: false,
         deferred: VecDeque::new(),
@@ -186,6 +194,7 @@ impl Ue {
                 Some(Step::N2(pdu)) => self.of_amf(*pdu).await?,
                 Some(Step::Rrc(message)) => self.unexpected(&message),
                 Some(Step::F1(pdu)) => self.unexpected_f1(&pdu),
+                Some(Step::TunnelLost) => {}
                 None => self.check_inactivity()?,
             }
         }
@@ -248,7 +257,10 @@ impl Ue {
                     },
                     Some(UeEvent::DuLost) => return Err(Interrupt::DuLost),
                     None => return Err(Interrupt::Overrun),
-                    Some(UeEvent::TunnelLost) => return Err(Interrupt::TunnelLost),
+                    Some(UeEvent::TunnelLost(far_end)) => {
+                        self.tunnel_lost(far_end);
+                        return Ok(Some(Step::TunnelLost));
+                    }
                     Some(UeEvent::Stopping) => return Err(Interrupt::Stopping),
                 },
                 pdu = of_amf => match pdu {
@@ -312,6 +324,8 @@ impl Ue {
                 },
                 Err(Step::Rrc(message)) => self.unexpected(&message),
                 Err(Step::F1(pdu)) => self.unexpected_f1(&pdu),
+                // It has its time.
+                Err(Step::TunnelLost) => {}
             }
         }
     }
@@ -335,7 +349,11 @@ impl Ue {
 
     /// Sends a message about the UE to its DU.
     pub(crate) async fn send_f1(&self, pdu: impl Into<F1>) -> Result<(), Interrupt> {
-        self.du.send(Some(self.id), &pdu.into()).await.map_err(|_| Interrupt::DuLost)
+        self.du.send(Some(self.id), &pdu.into()).await.map_err(|error| match error {
+            // The DU is there, and has the UE.
+            SendError::Size(_) => Interrupt::Failed("encoding"),
+            _ => Interrupt::DuLost,
+        })
     }
 
     /// Sends an RRC container on a signalling bearer.
@@ -363,6 +381,7 @@ impl Ue {
         let n2 = self.n2.as_ref().ok_or(Interrupt::AmfLost)?;
         match net::time::timeout(N2_SEND_LIMIT, n2.gnb().send(pdu)).await {
             Ok(Ok(())) => Ok(()),
+            Ok(Err(SendError::Size(_))) => Err(Interrupt::Failed("encoding")),
             _ => Err(Interrupt::AmfLost),
         }
     }
@@ -435,8 +454,9 @@ impl Ue {
     fn next_check(&self) -> Option<Instant> {
         let silence = self.silence_limit().map(|limit| limit.saturating_sub(self.silence()));
         let bearers = (!self.sessions.is_empty()).then_some(BEARERS_CHECK);
-        let wait = silence.into_iter().chain(bearers).min()?;
-        Some(net::time::now() + wait.max(Duration::from_millis(10)))
+        let wait = silence.into_iter().chain(bearers).min().map(|wait| wait.max(Duration::from_millis(10)));
+        let check = wait.map(|wait| net::time::now() + wait);
+        check.into_iter().chain(self.lost.as_ref().map(|(by, _)| *by)).min()
     }
 
     fn check_inactivity(&self) -> Result<(), Interrupt> {
@@ -446,8 +466,24 @@ impl Ue {
         }
     }
 
-    /// A UE whose keys are used up gets new ones with a new connection (TS 38.331 §5.3.1.2).
-    fn check_bearers(&self) -> Result<(), Interrupt> {
+    /// A tunnel is lost. Its session may be about to go: the SMF releases it at the UPF first (TS 23.502 §4.3.4.2).
+    fn tunnel_lost(&mut self, far_end: FarEnd) {
+        if self.sessions.iter().any(|session| session.leads_to(far_end)) {
+            let (_, ends) = self.lost.get_or_insert_with(|| (net::time::now() + LOST_LIMIT, Vec::new()));
+            if !ends.contains(&far_end) {
+                ends.push(far_end);
+            }
+        }
+    }
+
+    /// A connection with a lost tunnel ends. So does one whose keys are used up: the UE gets new ones when it comes back
+    /// (TS 38.331 §5.3.1.2).
+    fn check_bearers(&mut self) -> Result<(), Interrupt> {
+        if let Some((_, lost)) = self.lost.take_if(|(by, _)| *by <= net::time::now())
+            && self.sessions.iter().any(|session| lost.iter().any(|far_end| session.leads_to(*far_end)))
+        {
+            return Err(Interrupt::TunnelLost);
+        }
         if self.drb_ids.are_used_up(&self.sessions) {
             return Err(Interrupt::Failed("DRB identities"));
         }

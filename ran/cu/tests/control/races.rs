@@ -232,6 +232,9 @@ async fn a_session_that_goes_leaves_the_others() {
     du.serve(&mut ue).await;
     let Ngap::InitialContextSetupResponse(_) = world.amf.receive().await else { panic!() };
 
+    // The SMF releases a session at the UPF first.
+    upf.indicate_error(57, 4, 0x101).await;
+    assert!(du.is_silent().await);
     world.amf.release_session(&ue, 1).await;
     let F1::UeContextModificationRequest(modification) = du.receive().await else { panic!() };
     // The DU has not released the bearer yet, or already.
@@ -248,6 +251,8 @@ async fn a_session_that_goes_leaves_the_others() {
     let Ngap::PduSessionResourceReleaseResponse(_) = world.amf.receive().await else { panic!() };
     f1u.0.send_to(&pdu, (address(57, 3), gtpu::PORT)).await.unwrap();
     assert!(f1u.hears_of_an_error().await, "now it is unknown");
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(world.cu.status().ues, 1);
     // The other one is watched still.
     f1u.indicate_error(57, 3, 0x502).await;
     let Ngap::UeContextReleaseRequest(request) = world.amf.receive().await else { panic!() };
