@@ -175,7 +175,6 @@ impl Ue {
         let Err(interrupt) = self.live(initial).await;
         tracing::debug!(ue = self.id, why = %interrupt, "a connection ends");
         self.release(interrupt).await;
-        self.shared.remove_ue(self.id);
     }
 
     /// The life of a connection, which ends by an interrupt only.
@@ -492,6 +491,16 @@ impl Ue {
             return Err(Interrupt::Failed("COUNT"));
         }
         Ok(())
+    }
+}
+
+/// Also when the task has failed, nothing of the UE stays.
+impl Drop for Ue {
+    fn drop(&mut self) {
+        for session in self.sessions.drain(..) {
+            session.close(&self.shared);
+        }
+        self.shared.remove_ue(self.id);
     }
 }
 

@@ -65,8 +65,9 @@ impl Ue {
             return Ok(Err(cause));
         }
         let mut response = PduSessionResourceModifyResponseTransfer::default();
-        let added = self.add_flows(at, request.qos_flows, &keys, &mut response);
+        // First what goes: a flow may be released and come anew in one request.
         let released = self.release_flows(at, &request.released_qos_flows);
+        let added = self.add_flows(at, request.qos_flows, &keys, &mut response);
         let (mut new_drbs, mut cell_group) = (Vec::<DrbToAddMod>::new(), None);
         if !added.is_empty() || !released.is_empty() {
             let session = &self.sessions[at];

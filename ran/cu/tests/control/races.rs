@@ -274,6 +274,32 @@ fn modification(
     }
 }
 
+/// The same flow is added and released in one request, twice: the second time it has a bearer.
+#[tokio::test]
+async fn a_flow_may_be_released_and_come_anew_in_one_request() {
+    let mut world = World::start(59, |_| {}).await;
+    let mut du = world.du(1).await;
+    let upf = address(59, 40);
+    let mut ue = world.with_context(&mut du, 1, vec![session(1, upf, 0, None)]).await;
+    let template =
+        PduSessionResourceSetupRequestTransfer::decode(&session(1, upf, 1, None).transfer).unwrap();
+    let QosFlow { qfi, parameters } = template.qos_flows[1].clone();
+    for round in 0..2 {
+        let change = PduSessionResourceModifyRequestTransfer {
+            qos_flows: vec![QosFlowChange { qfi, parameters: Some(parameters.clone()) }],
+            released_qos_flows: vec![QosFlowCause { qfi, cause: ngap::cause::Nas::NormalRelease.into() }],
+            ..Default::default()
+        };
+        world.amf.send(modification(&ue, change)).await;
+        let request = du.modify(&mut ue).await;
+        assert_eq!((request.drbs.len(), request.drbs_to_be_released.len()), (1, round));
+        let Ngap::PduSessionResourceModifyResponse(response) = world.amf.receive().await else { panic!() };
+        let transfer = &response.pdu_sessions[0].transfer;
+        let done = PduSessionResourceModifyResponseTransfer::decode(transfer).unwrap();
+        assert_eq!((done.qos_flows, done.failed_qos_flows), (vec![qfi], vec![]));
+    }
+}
+
 #[tokio::test]
 async fn the_upf_of_a_session_may_move() {
     let mut world = World::start(58, |_| {}).await;
