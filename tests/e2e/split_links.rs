@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use testkit::world::{World, establish, network};
 
 use crate::split_control::recovers;
-use crate::talk::Talk;
+use crate::talk::{Talk, WINDOW};
 
 /// Datagrams in each direction that are sent while an interface is down.
 const LOST: u32 = 30;
@@ -101,8 +101,10 @@ async fn goes_down_and_up(world: &World, talk: &mut Talk, link: &Link) {
             }
             sleep(Duration::from_millis(20)).await;
         }
+        // A slow machine may still have had some of those before on their way, and an Echo Request is lost as well.
+        let expected = u64::from(LOST)..=u64::from(LOST + WINDOW);
         let named = counted.get("tx_error").or(counted.get("neighbour_unresolved"));
-        assert_eq!(named, Some(&u64::from(LOST)), "{end}, while {device} is down: {counted:?}");
+        assert!(named.is_some_and(|count| expected.contains(count)), "{end}, {device} is down: {counted:?}");
         assert_eq!(counted.len(), 1, "{end}, while {device} is down: {counted:?}");
     }
     let last = [talk.up.last(), talk.down.last()];
