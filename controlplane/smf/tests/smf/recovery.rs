@@ -553,6 +553,24 @@ async fn the_rules_have_what_other_upfs_look_for() {
     }
 }
 
+/// On N3 the family that is configured, on N4-u that of the SMF's own address.
+#[tokio::test]
+async fn tunnels_have_addresses_of_the_configured_family() {
+    for (configured, ipv6) in [("ipv4", false), ("ipv6", true)] {
+        let mut world = World::with(|config| config["n3"] = configured.into()).await;
+        let session = world.establish(supi(1), id(5), PduSessionType::Ipv4v6).await;
+        // Uplink, router solicitations, and advertisements.
+        for (number, expected) in [(1, ipv6), (3, ipv6), (4, false)] {
+            match pdr(&session.establishment, number).unwrap().pdi.f_teid {
+                Some(pfcp::FTeid::Choose { ipv4, ipv6, .. }) => {
+                    assert_eq!((ipv4, ipv6), (!expected, expected), "PDR {number}, n3: {configured}");
+                }
+                other => panic!("PDR {number}: {other:?}"),
+            }
+        }
+    }
+}
+
 /// A UPF that restarts and answers no heartbeat before it has an association again.
 #[tokio::test]
 async fn a_upf_that_ignores_strangers_is_associated_again_and_gets_its_sessions_back() {
