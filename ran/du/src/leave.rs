@@ -53,8 +53,7 @@ impl UserPlane {
         let Some(ue) = self.tables.ue(c_rnti).filter(|ue| ue.serial == serial) else { return };
         let Some(by_ns) = ue.leaves_by_ns else { return };
         // On SRB0 nothing is acknowledged.
-        let mut srbs = ue.srbs.iter().flatten().peekable();
-        let has_got_it = srbs.peek().is_some() && srbs.all(|srb| srb.is_all_acknowledged());
+        let has_got_it = ue.srbs.are_all_acknowledged();
         let place = ue.place;
         if !has_got_it && now_ns < by_ns {
             return;

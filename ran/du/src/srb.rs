@@ -7,42 +7,15 @@
 //! it does not take the room of others.
 
 use l2::rlc::LONGEST_SDU;
-use l2::rlc::am::{Config, Entity, Received};
 use l2::uu::Header;
 use telemetry::DropReason;
 
 use crate::control::{Event, Refused};
 use crate::graph::{UserPlane, Verdict};
-use crate::tables::Ue;
 use crate::timers::Task;
 
 /// Logical channel of SRB0.
 const SRB0: u8 = 0;
-/// Signalling bearers with RLC AM.
-pub(crate) const AM_BEARERS: usize = 2;
-/// Longest PDU: with all headers it fits the link's MTU.
-const PDU: usize = 1_400;
-
-/// A signalling bearer in acknowledged mode.
-pub(crate) struct Srb {
-    entity: Entity<()>,
-    /// Whether control has been told that it failed.
-    told: bool,
-}
-
-impl Srb {
-    /// Whether the UE has got all that was sent.
-    pub(crate) fn is_all_acknowledged(&self) -> bool {
-        self.entity.is_all_acknowledged()
-    }
-}
-
-/// The entity of SRB1 or SRB2; `None` for other channels.
-fn srb(ue: &mut Ue, lcid: u8) -> Option<&mut Srb> {
-    let place = ue.srbs.get_mut(usize::from(lcid).checked_sub(1)?)?;
-    let new = || Box::new(Srb { entity: Entity::new(Config::SIGNALLING), told: false });
-    Some(place.get_or_insert_with(new))
-}
 
 impl UserPlane {
     /// Sends an RRC message; see [`crate::Control::send_rrc`].
@@ -58,8 +31,8 @@ impl UserPlane {
         if lcid == SRB0 {
             self.send_signalling(c_rnti, lcid, sdu, now_ns);
         } else {
-            let srb = srb(ue, lcid).ok_or(Refused::UnknownBearer)?;
-            srb.entity.push(sdu, ()).map_err(|_| Refused::Full)?;
+            let pushed = ue.srbs.push(lcid, sdu).map_err(|_| Refused::UnknownBearer)?;
+            pushed.map_err(|_| Refused::Full)?;
             self.serve_srb(c_rnti, lcid, now_ns);
         }
         self.stats.rrc.add(1);
@@ -78,11 +51,10 @@ impl UserPlane {
         let sdu = if header.lcid == SRB0 {
             Some(pdu.to_vec())
         } else {
-            let Some(srb) = srb(ue, header.lcid) else { return Verdict::Drop(DropReason::UnknownBearer) };
-            match srb.entity.receive(pdu, now_ns) {
-                Ok(Received::Sdu(sdu)) => Some(sdu),
-                Ok(Received::Kept | Received::Acknowledged(_)) => None,
-                Err(_) => {
+            match ue.srbs.receive(header.lcid, pdu, now_ns) {
+                Ok(Ok(sdu)) => sdu,
+                Err(_) => return Verdict::Drop(DropReason::UnknownBearer),
+                Ok(Err(_)) => {
                     // It may have asked for a status all the same.
                     self.serve_srb(header.c_rnti, header.lcid, now_ns);
                     return Verdict::Drop(DropReason::RlcDiscarded);
@@ -107,45 +79,29 @@ impl UserPlane {
 
     /// Sends what an entity has to send, and sets the timer for what it will have.
     fn serve_srb(&mut self, c_rnti: u16, lcid: u8, now_ns: u64) {
-        loop {
-            let mut pdu = Vec::new();
-            let Some(srb) = self.tables.ue_mut(c_rnti).and_then(|ue| srb(ue, lcid)) else { return };
-            if srb.entity.pull(PDU, now_ns, &mut pdu).is_none() {
-                break;
-            }
+        while let Some(pdu) = self.tables.ue_mut(c_rnti).and_then(|ue| ue.srbs.pull(lcid, now_ns)) {
             self.send_signalling(c_rnti, lcid, pdu, now_ns);
         }
         let Some(ue) = self.tables.ue_mut(c_rnti) else { return };
-        let serial = ue.serial;
-        let Some(srb) = srb(ue, lcid) else { return };
-        let (due_ns, failed) = (srb.entity.deadline_ns(), srb.entity.check().is_err());
-        let tell = failed && !std::mem::replace(&mut srb.told, failed);
-        if let Some(due_ns) = due_ns
-            && ue.srb_due_ns.is_none_or(|set_ns| due_ns < set_ns)
-        {
-            ue.srb_due_ns = Some(due_ns);
+        let (serial, settled) = (ue.serial, ue.srbs.settle(lcid));
+        if let Some(due_ns) = settled.due_ns {
             self.timers.set(due_ns, Task::Signalling(c_rnti, serial));
         }
-        if tell && let Some(by_ns) = &mut ue.leaves_by_ns {
+        if settled.fails
+            && let Some(by_ns) = &mut ue.leaves_by_ns
+        {
             *by_ns = now_ns;
             self.timers.set(now_ns, Task::Leave(c_rnti, serial));
-        } else if tell {
+        } else if settled.fails {
             self.tell(Event::RadioLinkFailure { c_rnti, lcid });
         }
     }
 
     /// A timer of the signalling bearers of a UE may have expired.
     pub(crate) fn signalling_is_due(&mut self, c_rnti: u16, serial: u64, due_ns: u64, now_ns: u64) {
-        let Some(ue) = self.tables.ue_mut(c_rnti) else { return };
-        if ue.serial != serial || ue.srb_due_ns != Some(due_ns) {
-            return;
-        }
-        ue.srb_due_ns = None;
-        let exist = ue.srbs.each_mut().map(|srb| srb.as_mut().map(|srb| srb.entity.expire(now_ns)).is_some());
-        for (lcid, exists) in (SRB0 + 1..).zip(exist) {
-            if exists {
-                self.serve_srb(c_rnti, lcid, now_ns);
-            }
+        let Some(ue) = self.tables.ue_mut(c_rnti).filter(|ue| ue.serial == serial) else { return };
+        for lcid in ue.srbs.expire(due_ns, now_ns) {
+            self.serve_srb(c_rnti, lcid, now_ns);
         }
     }
 }

@@ -11,6 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use l2::rlc::um;
+use l2::srb::Srbs;
 use l2::uu::{self, ContentionIdentity};
 
 use crate::control::{BearerSetup, PdcpSn, Place, Refused, Tunnel};
@@ -18,7 +19,6 @@ use crate::limit::Limit;
 use crate::peers::PeerNumbers;
 use crate::radio::{Link, Radio};
 use crate::scheduler::{Mark, refresh};
-use crate::srb::{AM_BEARERS, Srb};
 use crate::stats::BearerStats;
 use crate::status::Reception;
 use crate::uplink_queue::UplinkQueue;
@@ -85,9 +85,7 @@ pub(crate) struct Ue {
     /// PDUs of the UE that wait for the radio link.
     pub(crate) uplink_queue: UplinkQueue,
     /// SRB1 and SRB2.
-    pub(crate) srbs: [Option<Box<Srb>>; AM_BEARERS],
-    /// When a timer of these is due.
-    pub(crate) srb_due_ns: Option<u64>,
+    pub(crate) srbs: Srbs,
     /// Set when control has released it: what it sends is not told, and at this time it goes.
     pub(crate) leaves_by_ns: Option<u64>,
     /// Whether it gets grants.
@@ -214,8 +212,7 @@ impl Tables {
             downlink: Link::new(self.downlink),
             uplink: Link::new(self.uplink),
             uplink_queue: UplinkQueue::default(),
-            srbs: [None, None],
-            srb_due_ns: None,
+            srbs: Srbs::default(),
             leaves_by_ns: None,
             active: false,
             turn: 0,

@@ -22,7 +22,6 @@ use crate::control::{
     self, BearerId, BearerSetup, Control, Ends, Event, Events, Refused, Reply, SessionId, UeId,
 };
 use crate::sink::Sink;
-use crate::srb::AM_BEARERS;
 use crate::state::{Bearer, State};
 use crate::stats::{SessionStats, Stats};
 use crate::tuns::{peer_of, session_of};
@@ -275,7 +274,7 @@ impl UserPlane {
         if header.kind != Kind::Downlink || header.lcid == 0 {
             return self.tell(ue_number, &header, pdu);
         }
-        if usize::from(header.lcid) <= AM_BEARERS {
+        if header.lcid <= l2::srb::HIGHEST {
             let (lcid, pdu) = (header.lcid, pdu.to_vec());
             return self.receive_rrc(ue_number, lcid, &pdu, now_ns, ports);
         }

@@ -4,25 +4,12 @@ use std::cmp::Reverse;
 use std::net::SocketAddr;
 
 use l2::rlc::LONGEST_SDU;
-use l2::rlc::am::{Config, Entity, Received};
 use l2::uu::Header;
 use path::Ports;
 use telemetry::DropReason;
 
 use crate::control::{Event, Refused, UeId};
 use crate::graph::{UU, UserPlane};
-
-/// Signalling bearers with RLC AM: SRB1 and SRB2, on the logical channels of their numbers.
-pub(crate) const AM_BEARERS: usize = 2;
-/// Longest PDU: with all headers it fits the link's MTU.
-const PDU: usize = 1_400;
-
-/// A signalling bearer in acknowledged mode.
-pub(crate) struct Srb {
-    entity: Entity<()>,
-    /// Whether control has been told that it failed.
-    told: bool,
-}
 
 impl UserPlane {
     /// Sends an RRC message on a logical channel: 0, 1 or 2.
@@ -47,8 +34,8 @@ impl UserPlane {
                 return Err(Refused::Value);
             }
         } else {
-            let srb = srb(&mut known.srbs, lcid).ok_or(Refused::Value)?;
-            srb.entity.push(sdu, ()).map_err(|_| Refused::Full)?;
+            let pushed = known.srbs.push(lcid, sdu).map_err(|_| Refused::Value)?;
+            pushed.map_err(|_| Refused::Full)?;
             self.serve_srb(ue.0, lcid, now_ns, ports);
         }
         self.stats.rrc.add(1);
@@ -65,20 +52,19 @@ impl UserPlane {
         ports: &mut Ports,
     ) -> Result<(), DropReason> {
         let known = self.state.ues.get_mut(number).ok_or(DropReason::UnknownBearer)?;
-        let srb = srb(&mut known.srbs, lcid).ok_or(DropReason::UnknownBearer)?;
         if !self.ends.events.has_room() {
             // RLC has not seen it, so that the DU sends it again.
             return Err(DropReason::ControlOverflow);
         }
-        let received = srb.entity.receive(pdu, now_ns);
+        let received = known.srbs.receive(lcid, pdu, now_ns).map_err(|_| DropReason::UnknownBearer)?;
         // Also a PDU that is discarded may have asked for a status.
         self.serve_srb(number, lcid, now_ns, ports);
         match received {
-            Ok(Received::Sdu(message)) => {
+            Ok(Some(message)) => {
                 self.stats.rrc.add(1);
                 self.tell_control(Event::Rrc { ue: UeId(number), lcid, message })
             }
-            Ok(Received::Kept | Received::Acknowledged(_)) => Ok(()),
+            Ok(None) => Ok(()),
             Err(_) => Err(DropReason::RlcDiscarded),
         }
     }
@@ -86,26 +72,19 @@ impl UserPlane {
     /// Sends what an entity has to send, and plans the next look at it.
     fn serve_srb(&mut self, number: u32, lcid: u8, now_ns: u64, ports: &mut Ports) {
         loop {
-            let mut pdu = Vec::new();
             let Some(ue) = self.state.ues.get_mut(number) else { return };
             let (header, du) = (Header::uplink(ue.cell, ue.c_rnti, lcid), ue.du);
-            let Some(srb) = srb(&mut ue.srbs, lcid) else { return };
-            if srb.entity.pull(PDU, now_ns, &mut pdu).is_none() {
-                break;
-            }
+            let Some(pdu) = ue.srbs.pull(lcid, now_ns) else { break };
             self.send_datagram(&header.datagram(&pdu), du, ports);
         }
         let Some(ue) = self.state.ues.get_mut(number) else { return };
-        let Some(srb) = srb(&mut ue.srbs, lcid) else { return };
-        let (due_ns, failed) = (srb.entity.deadline_ns(), srb.entity.check().is_err());
-        let tells = failed && !std::mem::replace(&mut srb.told, failed);
-        if let Some(due_ns) = due_ns
-            && ue.srb_due_ns.is_none_or(|set_ns| due_ns < set_ns)
-        {
-            ue.srb_due_ns = Some(due_ns);
+        let settled = ue.srbs.settle(lcid);
+        if let Some(due_ns) = settled.due_ns {
             self.srbs_due.push(Reverse((due_ns, number)));
         }
-        if tells && let Err(reason) = self.tell_control(Event::RadioLinkFailure { ue: UeId(number) }) {
+        if settled.fails
+            && let Err(reason) = self.tell_control(Event::RadioLinkFailure { ue: UeId(number) })
+        {
             self.stats.drops.count(reason);
         }
     }
@@ -117,18 +96,8 @@ impl UserPlane {
         {
             self.srbs_due.pop();
             let Some(ue) = self.state.ues.get_mut(number) else { continue };
-            if ue.srb_due_ns != Some(due_ns) {
-                // It was planned for an earlier time as well.
-                continue;
-            }
-            ue.srb_due_ns = None;
-            let expire =
-                |srb: &mut Option<Box<Srb>>| srb.as_mut().map(|srb| srb.entity.expire(now_ns)).is_some();
-            let exist = ue.srbs.each_mut().map(expire);
-            for (lcid, exists) in (1..).zip(exist) {
-                if exists {
-                    self.serve_srb(number, lcid, now_ns, ports);
-                }
+            for lcid in ue.srbs.expire(due_ns, now_ns) {
+                self.serve_srb(number, lcid, now_ns, ports);
             }
         }
     }
@@ -142,11 +111,4 @@ impl UserPlane {
         self.send_extra(ports);
         true
     }
-}
-
-/// The entity of SRB1 or SRB2, which begins with its first message; `None` for other channels.
-fn srb(srbs: &mut [Option<Box<Srb>>; AM_BEARERS], lcid: u8) -> Option<&mut Srb> {
-    let place = srbs.get_mut(usize::from(lcid).checked_sub(1)?)?;
-    let new = || Box::new(Srb { entity: Entity::new(Config::SIGNALLING), told: false });
-    Some(place.get_or_insert_with(new))
 }

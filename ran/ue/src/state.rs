@@ -8,13 +8,13 @@ use std::time::Duration;
 use l2::pdcp;
 use l2::rlc::um::{self, REASSEMBLY_LIMIT};
 use l2::sdap::{DrbId, Entity, Uplink};
+use l2::srb::Srbs;
 use l2::uu;
 use pktio::Peers;
 use types::Qfi;
 
 use crate::control::{BearerSetup, Refused};
 use crate::sink::Sink;
-use crate::srb::{AM_BEARERS, Srb};
 use crate::stats::SessionStats;
 
 /// Bits of a number that are the position in its table; the others count who had the place before.
@@ -98,9 +98,7 @@ pub(crate) struct Ue {
     pub(crate) bearers: [u32; uu::MAX_LCID as usize + 1],
     sessions: Vec<u32>,
     /// SRB1 and SRB2.
-    pub(crate) srbs: [Option<Box<Srb>>; AM_BEARERS],
-    /// When they are looked after, if that is planned.
-    pub(crate) srb_due_ns: Option<u64>,
+    pub(crate) srbs: Srbs,
 }
 
 /// A PDU session.
@@ -187,16 +185,8 @@ impl State {
         }
         let peer = at as u16 + 1;
         let bearers = [0; uu::MAX_LCID as usize + 1];
-        let ue = Ue {
-            cell: identity,
-            c_rnti,
-            du,
-            peer,
-            bearers,
-            sessions: Vec::new(),
-            srbs: [const { None }; AM_BEARERS],
-            srb_due_ns: None,
-        };
+        let ue =
+            Ue { cell: identity, c_rnti, du, peer, bearers, sessions: Vec::new(), srbs: Srbs::default() };
         let number = self.ues.add(ue)?;
         self.cells[at].ues[place] = number;
         Ok(number)

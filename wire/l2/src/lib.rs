@@ -8,4 +8,5 @@ pub mod pdcp;
 pub mod rlc;
 pub mod sdap;
 pub mod security;
+pub mod srb;
 pub mod uu;
