@@ -419,7 +419,6 @@ impl Ue {
     /// Sends NAS to the UE.
     pub(crate) async fn downlink_nas(&mut self, nas_pdu: Bytes) -> Result<(), Interrupt> {
         if nas_pdu.is_empty() || nas_pdu.len() > MAX_NAS_OCTETS {
-            counters::N2_REJECTED.inc("nas_length");
             self.nas_not_delivered(nas_pdu, NgapRadioNetwork::Unspecified.into()).await;
             return Ok(());
         }
@@ -438,7 +437,7 @@ impl Ue {
         let configured = self.shared.config.inactivity_s.map(Duration::from_secs);
         match self.keys {
             Some(_) => configured,
-            None => Some(configured.unwrap_or(MOST_SILENCE).max(LEAST_SILENCE)),
+            None => Some(configured.unwrap_or(MOST_SILENCE).clamp(LEAST_SILENCE, MOST_SILENCE)),
         }
     }
 
