@@ -1,7 +1,7 @@
 //! What a worker tells its control: events in a channel with bounded room.
 //!
 //! A worker does not wait. Before it acts on something that is sent again when it is dropped, such as a message with retransmission, it
-//! asks whether there is room ([`Teller::has_room`]): a part of the room is kept for events that nothing repeats.
+//! asks whether there is room ([`EventSender::has_room`]): a part of the room is kept for events that nothing repeats.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// The worker's end.
 #[derive(Debug)]
-pub struct Teller<E> {
+pub struct EventSender<E> {
     events: SyncSender<E>,
     waiting: Arc<AtomicUsize>,
     /// Events that may wait while there is room for those that come again.
@@ -25,17 +25,17 @@ pub struct Events<E> {
 }
 
 /// A channel for `most` events, of which `reserve` are for those that nothing repeats.
-pub fn channel<E>(most: usize, reserve: usize) -> (Teller<E>, Events<E>) {
+pub fn channel<E>(most: usize, reserve: usize) -> (EventSender<E>, Events<E>) {
     let (sender, receiver) = mpsc::sync_channel(most);
     let waiting = Arc::<AtomicUsize>::default();
     let most_repeated = most.saturating_sub(reserve);
-    let teller = Teller { events: sender, waiting: Arc::clone(&waiting), most_repeated };
-    (teller, Events { events: receiver, waiting })
+    let sender = EventSender { events: sender, waiting: Arc::clone(&waiting), most_repeated };
+    (sender, Events { events: receiver, waiting })
 }
 
-impl<E> Teller<E> {
+impl<E> EventSender<E> {
     /// Tells control; `false` if too many events wait. Where nobody listens, nothing is lost.
-    pub fn tell(&self, event: E) -> bool {
+    pub fn send(&self, event: E) -> bool {
         // Counted first, so that control never takes more than there are.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let sent = self.events.try_send(event);
@@ -73,8 +73,8 @@ mod tests {
 
     #[test]
     fn what_comes_again_leaves_room_for_what_does_not() {
-        let (teller, events) = channel(4, 2);
-        let told: Vec<_> = (0..6).map(|n| (teller.has_room(), teller.tell(n))).collect();
+        let (sender, events) = channel(4, 2);
+        let told: Vec<_> = (0..6).map(|n| (sender.has_room(), sender.send(n))).collect();
         let expected =
             [(true, true), (true, true), (false, true), (false, true), (false, false), (false, false)];
         assert_eq!(told, expected);
@@ -82,8 +82,8 @@ mod tests {
             (0..3).map(|_| events.next(Duration::ZERO)).collect::<Vec<_>>(),
             [Some(0), Some(1), Some(2)]
         );
-        assert!(teller.has_room());
+        assert!(sender.has_room());
         drop(events);
-        assert!(teller.tell(7) && teller.has_room(), "nobody listens");
+        assert!(sender.send(7) && sender.has_room(), "nobody listens");
     }
 }

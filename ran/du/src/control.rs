@@ -9,7 +9,7 @@ use std::time::Duration;
 use l2::rlc::um;
 use path::Ports;
 use path::calls::{self, Caller, Calls};
-use path::events::{self, Teller};
+use path::events::{self, EventSender};
 
 use crate::graph::UserPlane;
 use crate::radio::Radio;
@@ -189,7 +189,7 @@ pub type Events = events::Events<Event>;
 /// The worker's ends of the channels.
 pub(crate) struct Ends {
     pub(crate) calls: Calls<UserPlane>,
-    pub(crate) events: Teller<Event>,
+    pub(crate) events: EventSender<Event>,
 }
 
 pub(crate) fn channels(stats: &Arc<Stats>) -> (Control, Events, Ends) {

@@ -221,7 +221,7 @@ impl UserPlane {
 
     /// Tells control, or counts what it was not told.
     pub(crate) fn tell(&self, event: Event) {
-        if !self.ends.events.tell(event) {
+        if !self.ends.events.send(event) {
             self.stats.drops.count(DropReason::ControlOverflow);
         }
     }

@@ -13,7 +13,7 @@ use l2::sdap::Drb;
 use l2::uu::ContentionIdentity;
 use path::Ports;
 use path::calls::{self, Caller, Calls};
-use path::events::{self, Teller};
+use path::events::{self, EventSender};
 use types::{NrCellId, Qfi};
 
 use crate::graph::UserPlane;
@@ -163,7 +163,7 @@ pub type Events = events::Events<Event>;
 /// The worker's ends of the channels.
 pub(crate) struct Ends {
     pub(crate) calls: Calls<UserPlane>,
-    pub(crate) events: Teller<Event>,
+    pub(crate) events: EventSender<Event>,
 }
 
 pub(crate) fn channels(stats: &Arc<Stats>) -> (Control, Events, Ends) {

@@ -440,7 +440,7 @@ impl UserPlane {
     }
 
     pub(crate) fn tell_control(&mut self, event: Event) -> Result<(), DropReason> {
-        if self.ends.events.tell(event) { Ok(()) } else { Err(DropReason::ControlOverflow) }
+        if self.ends.events.send(event) { Ok(()) } else { Err(DropReason::ControlOverflow) }
     }
 
     /// Passes on what a cell broadcasts, if it is one in which UEs camp.

@@ -3,15 +3,11 @@
 //! To the CU it is octets, which it puts into RRCSetup and RRCReconfiguration. The DU builds it and the UE reads
 //! it, both with [`CellGroupConfig`].
 
-use bytes::Bytes;
-use per::{Reader, Variant, Writer};
-
 use crate::codec::{
-    Flag, NotSupported, Optional, OptionalList, Rest, Uper, Value, choice, enumerated, integer, quantity,
+    Flag, NotSupported, Optional, OptionalList, Rest, Value, carried, choice, enumerated, integer, quantity,
     sequence,
 };
 use crate::value::{DrbIdentity, SrbIdentity};
-use crate::{DecodeError, EncodeError};
 
 integer! {
     /// CellGroupId: 0 is the master cell group.
@@ -41,19 +37,7 @@ sequence! {
     }
 }
 
-impl CellGroupConfig {
-    /// The octets, as F1AP and RRC carry them.
-    pub fn encode(&self) -> Result<Bytes, EncodeError> {
-        let mut writer = Writer::new(Variant::Unaligned);
-        self.put(&mut writer)?;
-        Ok(writer.finish().into())
-    }
-
-    /// Reads the octets.
-    pub fn decode(octets: &[u8]) -> Result<Self, DecodeError> {
-        Self::get(&mut Reader::new(Variant::Unaligned, octets))
-    }
-}
+carried!(CellGroupConfig);
 
 sequence! {
     /// RLC-BearerConfig: the RLC entity of one radio bearer, and its logical channel.

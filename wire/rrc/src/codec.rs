@@ -191,6 +191,28 @@ impl<const BITS: u32> Unused for Spare<BITS> {
     }
 }
 
+/// Declares that the octets of a type are carried in an OCTET STRING, by another message or by F1AP.
+macro_rules! carried {
+    ($type:ty) => {
+        impl $type {
+            /// The octets.
+            pub fn encode(&self) -> Result<::bytes::Bytes, $crate::EncodeError> {
+                use $crate::codec::Uper as _;
+                let mut writer = ::per::Writer::new(::per::Variant::Unaligned);
+                self.put(&mut writer)?;
+                Ok(writer.finish().into())
+            }
+
+            /// Reads the octets.
+            pub fn decode(octets: &[u8]) -> Result<Self, $crate::DecodeError> {
+                use $crate::codec::Uper as _;
+                Self::get(&mut ::per::Reader::new(::per::Variant::Unaligned, octets))
+            }
+        }
+    };
+}
+pub(crate) use carried;
+
 /// Declares a SEQUENCE. `[…]` has what stands before the preamble: the members of the SEQUENCEs around it.
 macro_rules! sequence {
     (

@@ -1,11 +1,11 @@
 //! What a cell broadcasts: MIB and SIB1 (TS 38.331 §6.2.2), with what a UE needs to find its network.
 //!
-//! The DU builds both and gives them to the CU in F1 Setup, as octets. Of the radio they say next to nothing, as there
-//! is none: `servingCellConfigCommon` is absent.
+//! The DU builds both. It broadcasts them as messages of BCCH, and gives them to the CU in F1 Setup as they are (TS 38.473 §9.3.1.18). Of
+//! the radio they say next to nothing, as there is none: `servingCellConfigCommon` is absent.
 
 use types::{NrCellId, Plmn, Tac};
 
-use crate::codec::{Flag, List, Optional, Rest, Spare, Value, enumerated, integer, sequence};
+use crate::codec::{Flag, List, Optional, Rest, Spare, Value, carried, enumerated, integer, sequence};
 use crate::value::PlmnList;
 
 sequence! {
@@ -28,6 +28,8 @@ sequence! {
         "spare" as Spare<1>,
     }
 }
+
+carried!(Mib);
 
 integer! {
     /// BIT STRING (SIZE (6)), as a number.
@@ -99,6 +101,8 @@ sequence! {
         "nonCriticalExtension" as Rest,
     }
 }
+
+carried!(Sib1);
 
 sequence! {
     /// cellSelectionInfo of a SIB1.

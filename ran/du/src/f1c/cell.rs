@@ -60,8 +60,10 @@ pub struct Cell {
     ncgi: Ncgi,
     tac: Tac,
     slices: Vec<SNssai>,
-    mib: Vec<u8>,
-    sib1: Vec<u8>,
+    /// MIB and SIB1 as messages of BCCH, which UEs hear.
+    broadcast: (Vec<u8>, Vec<u8>),
+    /// Both as they are, for the CU.
+    system_information: GnbDuSystemInformation,
 }
 
 impl Cell {
@@ -87,16 +89,23 @@ impl Cell {
         if slices.is_empty() || slices.len() > 1024 {
             return Err(Invalid::Slices);
         }
+        let failed = |error: rrc::EncodeError| Invalid::Encode(error.to_string());
         let mib = mib().ok_or_else(|| Invalid::Encode("MIB".to_owned()))?;
-        let sib1 = sib1(nr_cell_id, plmn, tac).map_err(|error| Invalid::Encode(error.to_string()))?;
+        let sib1 = sib1(nr_cell_id, plmn, tac);
+        let system_information = GnbDuSystemInformation {
+            mib: mib.encode().map_err(failed)?.to_vec(),
+            sib1: sib1.encode().map_err(failed)?.to_vec(),
+        };
+        let mib = BcchBch::from(mib).encode().map_err(failed)?.to_vec();
+        let sib1 = BcchDlSch::from(sib1).encode().map_err(failed)?.to_vec();
         Ok(Cell {
             id: GnbDuId(id),
             name: name.to_owned(),
             ncgi: Ncgi { plmn, nr_cell_id },
             tac,
             slices: slices.to_vec(),
-            mib,
-            sib1,
+            broadcast: (mib, sib1),
+            system_information,
         })
     }
 
@@ -112,9 +121,9 @@ impl Cell {
         self.ncgi
     }
 
-    /// MIB and SIB1.
-    pub(super) fn system_information(&self) -> (Vec<u8>, Vec<u8>) {
-        (self.mib.clone(), self.sib1.clone())
+    /// The messages with MIB and SIB1 for UEs.
+    pub(super) fn broadcast(&self) -> (Vec<u8>, Vec<u8>) {
+        self.broadcast.clone()
     }
 
     /// What the CU is told of the cell.
@@ -133,14 +142,12 @@ impl Cell {
             }),
             measurement_timing_configuration: MEASUREMENT_TIMING.to_vec(),
         };
-        let system_information =
-            Some(GnbDuSystemInformation { mib: self.mib.clone(), sib1: self.sib1.clone() });
-        ServedCell { information, system_information }
+        ServedCell { information, system_information: Some(self.system_information.clone()) }
     }
 }
 
-fn mib() -> Option<Vec<u8>> {
-    let mib = Mib {
+fn mib() -> Option<Mib> {
+    Some(Mib {
         system_frame_number: Bits6::new(0)?,
         sub_carrier_spacing_common: SubCarrierSpacingCommon::Scs30Or120,
         ssb_subcarrier_offset: Bits4::new(0)?,
@@ -148,11 +155,10 @@ fn mib() -> Option<Vec<u8>> {
         pdcch_config_sib1: 0,
         cell_barred: CellBarred::NotBarred,
         intra_freq_reselection: IntraFreqReselection::Allowed,
-    };
-    BcchBch::from(mib).encode().ok().map(|octets| octets.to_vec())
+    })
 }
 
-fn sib1(cell_identity: NrCellId, plmn: Plmn, tac: Tac) -> Result<Vec<u8>, rrc::EncodeError> {
+fn sib1(cell_identity: NrCellId, plmn: Plmn, tac: Tac) -> Sib1 {
     let selection = QRxLevMin::new(Q_RX_LEV_MIN).map(|q_rx_lev_min| CellSelectionInfo {
         q_rx_lev_min,
         q_rx_lev_min_offset: None,
@@ -167,14 +173,13 @@ fn sib1(cell_identity: NrCellId, plmn: Plmn, tac: Tac) -> Result<Vec<u8>, rrc::E
         cell_identity,
         cell_reserved_for_operator_use: CellReservedForOperatorUse::NotReserved,
     };
-    let sib1 = Sib1 {
+    Sib1 {
         cell_selection_info: selection,
         cell_access_related_info: CellAccessRelatedInfo {
             plmn_identity_info_list: vec![identity],
             cell_reserved_for_other_use: false,
         },
-    };
-    Ok(BcchDlSch::from(sib1).encode()?.to_vec())
+    }
 }
 
 /// A CellGroupConfig under construction: what changes for a UE.

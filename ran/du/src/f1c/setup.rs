@@ -70,7 +70,7 @@ impl Machine {
             tracing::warn!(cu = name, "the CU does not activate the cell; asking again");
             return self.ask_again(None, refusals, now_ns);
         }
-        let (mib, sib1) = self.cell.system_information();
+        let (mib, sib1) = self.cell.broadcast();
         if let Err(error) = commands.set_system_information(mib, sib1) {
             tracing::error!(%error, "the cell cannot broadcast");
             self.interface = Interface::Down;

@@ -6,6 +6,7 @@ use f1ap::ie::*;
 use f1ap::message::*;
 use l2::uu::{self, Header, Kind};
 use net::time::{now, timeout};
+use rrc::system::{Mib, Sib1};
 use rrc::{BcchBch, BcchDlSch, Pcch};
 use types::{STmsi, Tmsi};
 
@@ -31,9 +32,8 @@ async fn the_cell_is_in_service_once_the_cu_has_accepted_it() {
     assert_eq!((information.nr_cgi, information.tac.unwrap().value()), (ncgi(), 7));
     let [plmn] = &information.served_plmns[..] else { panic!() };
     assert_eq!((plmn.plmn, plmn.slices.as_ref().unwrap().0.len()), (ncgi().plmn, 2));
-    let broadcast = cell.system_information.clone().unwrap();
-    assert!(matches!(BcchBch::decode(&broadcast.mib), Ok(BcchBch::Mib(_))));
-    let Ok(BcchDlSch::Sib1(sib1)) = BcchDlSch::decode(&broadcast.sib1) else { panic!() };
+    let information = cell.system_information.as_ref().unwrap();
+    let (mib, sib1) = (Mib::decode(&information.mib).unwrap(), Sib1::decode(&information.sib1).unwrap());
     let [identity] = &sib1.cell_access_related_info.plmn_identity_info_list[..] else { panic!() };
     assert_eq!(identity.cell_identity, ncgi().nr_cell_id);
     assert_eq!(identity.tracking_area_code.unwrap().value(), 7);
@@ -41,8 +41,9 @@ async fn the_cell_is_in_service_once_the_cu_has_accepted_it() {
     cu.send(accepted(request.transaction_id)).await;
     assert!(timeout(LIMIT, du.up()).await.unwrap());
     // The camp was noted.
-    let mib = Heard::Other(Header::broadcast(CELL, uu::BCH), broadcast.mib);
-    let sib1 = Heard::Other(Header::broadcast(CELL, uu::SI_RNTI), broadcast.sib1);
+    let (mib, sib1) = (BcchBch::from(mib).encode().unwrap(), BcchDlSch::from(sib1).encode().unwrap());
+    let mib = Heard::Other(Header::broadcast(CELL, uu::BCH), mib.into());
+    let sib1 = Heard::Other(Header::broadcast(CELL, uu::SI_RNTI), sib1.into());
     assert_eq!((ue.next().await, ue.next().await), (mib, sib1));
     ue.access().await;
 }
