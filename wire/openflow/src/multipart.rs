@@ -1,0 +1,140 @@
+//! OFPT_MULTIPART_REQUEST and OFPT_MULTIPART_REPLY (§7.3.5).
+
+use crate::codec::{Reader, Wire, pad};
+use crate::flow::{AggregateStats, FlowStats, FlowStatsRequest, GroupDesc, GroupFeatures, GroupStats};
+use crate::switch::{Desc, Port, PortStats, TableStats};
+use crate::table::TableFeatures;
+use crate::{Code, GroupId, HEADER_LEN, MAX_MESSAGE, PortNo};
+
+/// Octets in front of the body: message header, type, flags.
+const BODY: usize = HEADER_LEN + 8;
+
+/// OFPMPF_REQ_MORE and OFPMPF_REPLY_MORE.
+const MORE: u16 = 1;
+
+/// A request or reply, or a part of one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Multipart<T> {
+    /// Whether another part follows.
+    pub more: bool,
+    /// The body.
+    pub body: T,
+}
+
+/// A number with padding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Of<T>(pub T);
+
+impl<T: Wire> Wire for Of<T> {
+    fn read(r: &mut Reader<'_>) -> Result<Self, Code> {
+        let value = T::read(r)?;
+        r.skip(4)?;
+        Ok(Self(value))
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        self.0.write(out);
+        pad(out, 4);
+    }
+}
+
+macro_rules! multiparts {
+    ($($(#[$doc:meta])* $number:literal $name:ident: $request:ty => $reply:ty;)*) => {
+        /// What is asked for.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum Request { $($(#[$doc])* $name($request),)* }
+
+        /// The answer.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum Reply { $($(#[$doc])* $name($reply),)* }
+
+        multiparts! { @wire Request $($number $name: $request,)* }
+        multiparts! { @wire Reply $($number $name: $reply,)* }
+    };
+    (@wire $side:ident $($number:literal $name:ident: $body:ty,)*) => {
+        impl Wire for Multipart<$side> {
+            fn read(r: &mut Reader<'_>) -> Result<Self, Code> {
+                let (kind, flags) = (u16::read(r)?, u16::read(r)?);
+                r.skip(4)?;
+                let body = match kind {
+                    $($number => $side::$name(<$body as Wire>::read(r)?),)*
+                    0xffff => return Err(Code::OFPBRC_BAD_EXPERIMENTER),
+                    _ => return Err(Code::OFPBRC_BAD_MULTIPART),
+                };
+                Ok(Self { more: flags & MORE != 0, body })
+            }
+
+            fn write(&self, out: &mut Vec<u8>) {
+                let kind: u16 = match &self.body { $($side::$name(_) => $number,)* };
+                kind.write(out);
+                (if self.more { MORE } else { 0 }).write(out);
+                pad(out, 4);
+                match &self.body { $($side::$name(body) => body.write(out),)* }
+            }
+        }
+    };
+}
+
+multiparts! {
+    /// What the switch is.
+    0 Desc: () => Box<Desc>;
+    /// Flows and their counters.
+    1 Flow: FlowStatsRequest => Vec<FlowStats>;
+    /// Sums over flows.
+    2 Aggregate: FlowStatsRequest => AggregateStats;
+    /// Counters of tables.
+    3 Table: () => Vec<TableStats>;
+    /// Counters of one port, or of all: [`PortNo::ANY`].
+    4 PortStats: Of<PortNo> => Vec<PortStats>;
+    /// Counters of one group, or of all: [`GroupId::ALL`].
+    6 GroupStats: Of<GroupId> => Vec<GroupStats>;
+    /// All groups.
+    7 GroupDesc: () => Vec<GroupDesc>;
+    /// What groups the switch has.
+    8 GroupFeatures: () => GroupFeatures;
+    /// What tables can do. A request with a list is one to change them.
+    12 TableFeatures: Vec<TableFeatures> => Vec<TableFeatures>;
+    /// All ports.
+    13 PortDesc: () => Vec<Port>;
+}
+
+impl From<Request> for Multipart<Request> {
+    fn from(body: Request) -> Self {
+        Self { more: false, body }
+    }
+}
+
+impl Reply {
+    /// The reply in parts, each of which fits into a message.
+    pub fn into_parts(self) -> Vec<Multipart<Reply>> {
+        macro_rules! cut {
+            ($($name:ident)*) => {
+                match self {
+                    $(Reply::$name(list) => cut(list).into_iter().map(Reply::$name).collect(),)*
+                    whole => vec![whole],
+                }
+            };
+        }
+        let bodies: Vec<Reply> = cut!(Flow Table PortStats GroupStats GroupDesc TableFeatures PortDesc);
+        let last = bodies.len().saturating_sub(1);
+        bodies.into_iter().enumerate().map(|(at, body)| Multipart { more: at < last, body }).collect()
+    }
+}
+
+/// The list in runs that fit into one message each; an empty list is one run. An item that alone is too long has a run of its own,
+/// which cannot be encoded.
+fn cut<T: Wire>(list: Vec<T>) -> Vec<Vec<T>> {
+    let (mut runs, mut run, mut octets, mut item_octets) = (Vec::new(), Vec::new(), BODY, Vec::new());
+    for item in list {
+        item_octets.clear();
+        item.write(&mut item_octets);
+        if octets + item_octets.len() > MAX_MESSAGE && !run.is_empty() {
+            runs.push(std::mem::take(&mut run));
+            octets = BODY;
+        }
+        octets += item_octets.len();
+        run.push(item);
+    }
+    runs.push(run);
+    runs
+}
