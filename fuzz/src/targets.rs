@@ -45,6 +45,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ngap-transfer", run: ngap_transfer, seeds: || folder("ngap-transfer") },
     Target { name: "offload-cut", run: offload::cut, seeds: offload::cut_seeds },
     Target { name: "offload-join", run: offload::join, seeds: offload::join_seeds },
+    Target { name: "openflow", run: openflow, seeds: openflow_seeds },
     Target { name: "pdcp-receive", run: pdcp::receive, seeds: pdcp::receive_seeds },
     Target { name: "pdcp-status", run: pdcp::status, seeds: pdcp::status_seeds },
     Target { name: "pfcp", run: pfcp, seeds: || folder("pfcp") },
@@ -171,6 +172,32 @@ fn memif_seeds() -> Vec<Vec<u8>> {
         Message::disconnect("no more"),
     ];
     messages.iter().map(|message| message.build().to_vec()).collect()
+}
+
+/// What an OpenFlow peer sends on its connection.
+fn openflow(data: &[u8]) {
+    use ::openflow::{Framer, Message};
+    let mut framer = Framer::default();
+    framer.push(data);
+    while let Ok(Some(octets)) = framer.next_message() {
+        let answer = match Message::decode(octets) {
+            Ok((xid, message)) => Some((xid, message)),
+            Err(error) => error.reply(octets).map(|reply| (error.xid, reply)),
+        };
+        let Some((xid, message)) = answer else { continue };
+        let again = message.encode(xid).expect("what was read, and our answer, can be encoded");
+        assert_eq!(Message::decode(&again), Ok((xid, message)));
+    }
+}
+
+fn openflow_seeds() -> Vec<Vec<u8>> {
+    use ::openflow::{Action, FlowMod, Hello, Instructions, Match, Message, Oxm, PortNo, TableId};
+    let user = Match::new([Oxm::tunnel_id(0x1234), Oxm::tun_ipv4_dst([10, 0, 0, 1].into())]);
+    let steer = Action::set(Oxm::tun_ipv4_dst([10, 0, 0, 2].into()))
+        .map(|set| Instructions::apply([set, Action::output(PortNo::IN_PORT)]));
+    let flow = user.and_then(|user| steer.map(|steer| FlowMod::add(TableId(1), 100, user, steer)));
+    let messages = flow.into_iter().map(Message::from).chain([Message::from(Hello::OURS)]);
+    messages.filter_map(|message| message.encode(7).ok()).collect()
 }
 
 /// One F1AP message, as an SCTP peer sends it.

@@ -117,6 +117,8 @@ impl std::fmt::Display for Code {
     }
 }
 
+impl std::error::Error for Code {}
+
 impl Wire for Code {
     fn read(r: &mut Reader<'_>) -> Result<Self, Code> {
         let (kind, code) = (u16::read(r)?, u16::read(r)?);
