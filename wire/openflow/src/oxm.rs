@@ -1,6 +1,6 @@
 //! Fields of packets and their matches (§7.2.3): OXM, and what Open vSwitch adds to it.
 //!
-//! [`fields!`] is the table of all fields; numbers, widths, masks, pre-requisites and constructors follow from it. A field on
+//! `fields!` is the table of all fields; numbers, widths, masks, pre-requisites and constructors follow from it. A field on
 //! the wire is `class (16 bits) · number (7) · has mask (1) · length (8) · [experimenter (32)] · value · [mask]`.
 //!
 //! Values and masks are `u128`s, the last bit of the field being the lowest, so that a switch compares any field with one
