@@ -220,29 +220,58 @@ impl Session {
 
     /// What the DU is asked to set up for a bearer (TS 38.473 §9.2.2.1).
     pub(crate) fn f1_drb(&self, shared: &Shared, drb: &Drb) -> f1ie::DrbToBeSetup {
-        let own = shared.user_plane.f1u_tunnel(drb.bearer);
-        let tunnel = GtpTunnel { address: transport_address(own.address), teid: Teid(own.teid) };
-        let flows: Vec<f1ie::FlowMappedToDrb> =
-            drb.flows.iter().map(|flow| f1ie::FlowMappedToDrb { qfi: flow.qfi, qos: f1_qos(flow) }).collect();
         let sn = match shared.config.pdcp_sn() {
             SnLength::Twelve => f1ie::PdcpSnLength::TwelveBits,
             SnLength::Eighteen => f1ie::PdcpSnLength::EighteenBits,
         };
         f1ie::DrbToBeSetup {
             drb_id: f1ie::DrbId(drb.id.number()),
-            qos: f1ie::DrbQos(f1ie::DrbInformation {
-                // The bearer's is that of its first flow.
-                qos: f1_qos(&drb.flows[0]),
-                s_nssai: self.s_nssai,
-                notification_control: None,
-                flows,
-            }),
-            ul_up_tnl: vec![f1ie::UpTnlItem { tunnel }],
+            qos: self.f1_drb_qos(drb),
+            ul_up_tnl: f1_tunnel(shared, drb),
             rlc_mode: f1ie::RlcMode::UmBidirectional,
             ul_configuration: None,
             duplication_activation: None,
             dl_pdcp_sn_length: Some(sn),
             ul_pdcp_sn_length: Some(sn),
+        }
+    }
+
+    /// What the DU is told of a bearer whose QoS has changed: its tunnel stays.
+    pub(crate) fn f1_drb_modified(&self, shared: &Shared, drb: &Drb) -> f1ie::DrbToBeModified {
+        f1ie::DrbToBeModified {
+            drb_id: f1ie::DrbId(drb.id.number()),
+            qos: Some(self.f1_drb_qos(drb)),
+            ul_up_tnl: f1_tunnel(shared, drb),
+            ul_configuration: None,
+            dl_pdcp_sn_length: None,
+            ul_pdcp_sn_length: None,
+            rlc_mode: None,
+        }
+    }
+
+    fn f1_drb_qos(&self, drb: &Drb) -> f1ie::DrbQos {
+        let mapped = |flow: &QosFlow| f1ie::FlowMappedToDrb { qfi: flow.qfi, qos: f1_qos(flow) };
+        f1ie::DrbQos(f1ie::DrbInformation {
+            // The bearer's is that of its first flow.
+            qos: f1_qos(&drb.flows[0]),
+            s_nssai: self.s_nssai,
+            notification_control: None,
+            flows: drb.flows.iter().map(mapped).collect(),
+        })
+    }
+
+    /// A flow and its bearer.
+    pub(crate) fn flow(&self, qfi: Qfi) -> Option<(&Drb, &QosFlow)> {
+        self.drbs.iter().find_map(|drb| Some((drb, drb.flows.iter().find(|flow| flow.qfi == qfi)?)))
+    }
+
+    /// Puts a flow on a bearer, in the place that it has there, or takes it away.
+    pub(crate) fn set_flow(&mut self, drb: DrbId, qfi: Qfi, flow: Option<QosFlow>) {
+        let Some(drb) = self.drbs.iter_mut().find(|known| known.id == drb) else { return };
+        match (drb.flows.iter().position(|known| known.qfi == qfi), flow) {
+            (Some(at), Some(flow)) => drb.flows[at] = flow,
+            (Some(at), None) => drop(drb.flows.remove(at)),
+            (None, flow) => drb.flows.extend(flow),
         }
     }
 
@@ -310,6 +339,13 @@ fn address_of(peer: &TransportLayerAddress, own: IpAddr) -> Option<IpAddr> {
         }
         _ => None,
     }
+}
+
+/// Our end of a bearer's tunnel, as F1AP has it.
+fn f1_tunnel(shared: &Shared, drb: &Drb) -> Vec<f1ie::UpTnlItem> {
+    let own = shared.user_plane.f1u_tunnel(drb.bearer);
+    let tunnel = GtpTunnel { address: transport_address(own.address), teid: Teid(own.teid) };
+    vec![f1ie::UpTnlItem { tunnel }]
 }
 
 /// NGAP's QoS parameters of a flow as F1AP writes them.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use f1ap::Pdu as F1;
-use f1ap::ie::{DrbId as F1DrbId, DrbToBeReleased, DrbToBeSetup};
+use f1ap::ie::{DrbId as F1DrbId, DrbToBeModified, DrbToBeReleased, DrbToBeSetup};
 use f1ap::message::{UeContextModificationRequest, UeContextModificationResponse};
 use l2::sdap::DrbId;
 use rrc::UlDcch;
@@ -55,10 +55,11 @@ impl Ue {
         .await
     }
 
-    /// Has the DU add and release bearers. `None` if it refuses.
+    /// Has the DU add, change and release bearers. `None` if it refuses.
     pub(crate) async fn modify_at_du(
         &mut self,
         drbs: Vec<DrbToBeSetup>,
+        drbs_to_be_modified: Vec<DrbToBeModified>,
         released: &[DrbId],
     ) -> Result<Option<UeContextModificationResponse>, Interrupt> {
         let (gnb_cu_ue_f1ap_id, gnb_du_ue_f1ap_id) = self.f1_ids();
@@ -71,7 +72,7 @@ impl Ue {
             rrc_container: None,
             srbs: Vec::new(),
             drbs,
-            drbs_to_be_modified: Vec::new(),
+            drbs_to_be_modified,
             drbs_to_be_released: drbs_to_be_released.collect(),
             ue_ambr_ul: self.ue_ambr.map(|ambr| ambr.uplink),
         })
@@ -94,7 +95,7 @@ impl Ue {
     /// Has the DU release bearers of sessions that have failed.
     pub(crate) async fn release_at_du(&mut self, left_over: Vec<DrbId>) -> Result<(), Interrupt> {
         if !left_over.is_empty() {
-            self.modify_at_du(Vec::new(), &left_over).await?;
+            self.modify_at_du(Vec::new(), Vec::new(), &left_over).await?;
         }
         Ok(())
     }

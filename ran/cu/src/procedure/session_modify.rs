@@ -1,4 +1,4 @@
-//! PDU Session Resource Modify (TS 38.413 §8.2.3): flows are added and released, and the UPF's end of the tunnel moves.
+//! PDU Session Resource Modify (TS 38.413 §8.2.3): flows are added, changed and released, and the UPF's end of the tunnel moves.
 
 use l2::keys::AsKeys;
 use l2::sdap::DrbId;
@@ -9,8 +9,17 @@ use rrc::bearer::{DrbToAddMod, RadioBearerConfig};
 use types::Qfi;
 
 use crate::counters;
-use crate::sessions::drb_identity;
+use crate::sessions::{Drb, drb_identity};
 use crate::ue::{Interrupt, Ue};
+
+/// The bearers that a request needs from the DU.
+#[derive(Default)]
+struct Changes {
+    /// New ones, each with its flow.
+    added: Vec<(DrbId, Qfi)>,
+    /// Those that have another QoS: with the flow, and what it was before if it was there.
+    changed: Vec<(DrbId, Qfi, Option<QosFlow>)>,
+}
 
 impl Ue {
     pub(crate) async fn session_modify(
@@ -67,14 +76,17 @@ impl Ue {
         let mut response = PduSessionResourceModifyResponseTransfer::default();
         // First what goes: a flow may be released and come anew in one request.
         let released = self.release_flows(at, &request.released_qos_flows);
-        let added = self.add_flows(at, request.qos_flows, &keys, &mut response);
+        let Changes { added, changed } = self.change_flows(at, request.qos_flows, &keys, &mut response);
         let (mut new_drbs, mut cell_group) = (Vec::<DrbToAddMod>::new(), None);
-        if !added.is_empty() || !released.is_empty() {
+        if !added.is_empty() || !changed.is_empty() || !released.is_empty() {
             let session = &self.sessions[at];
-            let is_added = |drb: &&crate::sessions::Drb| added.iter().any(|(id, _)| *id == drb.id);
-            let drbs =
-                session.drbs.iter().filter(is_added).map(|drb| session.f1_drb(&self.shared, drb)).collect();
-            let answer = self.modify_at_du(drbs, &released).await?;
+            let is_added = |drb: &&Drb| added.iter().any(|(id, _)| *id == drb.id);
+            let drbs = session.drbs.iter().filter(is_added);
+            let drbs = drbs.map(|drb| session.f1_drb(&self.shared, drb)).collect();
+            let is_changed = |drb: &&Drb| changed.iter().any(|(id, ..)| *id == drb.id);
+            let modified = session.drbs.iter().filter(is_changed);
+            let modified = modified.map(|drb| session.f1_drb_modified(&self.shared, drb)).collect();
+            let answer = self.modify_at_du(drbs, modified, &released).await?;
             let set_up = answer.as_ref().map_or(&[][..], |answer| &answer.drbs);
             let session = &mut self.sessions[at];
             let mut left_over = Vec::new();
@@ -89,6 +101,15 @@ impl Ue {
                     session.remove_drb(&self.shared, drb);
                     response.failed_qos_flows.push(not_set_up(qfi));
                     left_over.extend(of_du.map(|_| drb));
+                }
+            }
+            let done = answer.as_ref().map_or(&[][..], |answer| &answer.drbs_modified);
+            for (drb, qfi, before) in changed {
+                if done.iter().any(|done| done.drb_id.0 == drb.number()) {
+                    response.qos_flows.push(qfi);
+                } else {
+                    session.set_flow(drb, qfi, before);
+                    response.failed_qos_flows.push(not_set_up(qfi));
                 }
             }
             for drb in &released {
@@ -123,39 +144,50 @@ impl Ue {
         }
     }
 
-    /// Adds flows: those with a guaranteed rate get bearers of their own, which are returned; others are the default bearer's.
-    fn add_flows(
+    /// Adds and changes flows. One with a guaranteed rate has a bearer of its own, others are the default bearer's: a flow that is
+    /// there cannot become one of the other kind.
+    fn change_flows(
         &mut self,
         at: usize,
-        changes: Vec<QosFlowChange>,
+        flows: Vec<QosFlowChange>,
         keys: &AsKeys,
         response: &mut PduSessionResourceModifyResponseTransfer,
-    ) -> Vec<(DrbId, Qfi)> {
+    ) -> Changes {
         let session = &mut self.sessions[at];
-        let mut added = Vec::new();
-        for QosFlowChange { qfi, parameters } in changes {
-            match parameters {
-                _ if session.flows().contains(&qfi) => response.qos_flows.push(qfi),
-                Some(parameters) if parameters.gbr.is_some() => {
+        let mut changes = Changes::default();
+        for QosFlowChange { qfi, parameters } in flows {
+            let known = session.flow(qfi).map(|(drb, flow)| (drb.id, flow.clone()));
+            match (known, parameters) {
+                (Some(_), None) => response.qos_flows.push(qfi),
+                (Some((drb, before)), Some(parameters))
+                    if before.parameters.gbr.is_some() == parameters.gbr.is_some() =>
+                {
+                    session.set_flow(drb, qfi, Some(QosFlow { qfi, parameters }));
+                    changes.changed.push((drb, qfi, Some(before)));
+                }
+                (None, Some(parameters)) if parameters.gbr.is_some() => {
                     let flow = QosFlow { qfi, parameters };
                     let drb = self.drb_ids.take().filter(|drb| {
                         session.add_drb(&self.shared, self.du.f1u, *drb, vec![flow], keys).is_ok()
                     });
                     match drb {
-                        Some(drb) => added.push((drb, qfi)),
+                        Some(drb) => changes.added.push((drb, qfi)),
                         None => response.failed_qos_flows.push(not_set_up(qfi)),
                     }
                 }
-                Some(parameters) => {
-                    if let Some(default) = session.drbs.iter_mut().find(|drb| drb.default) {
-                        default.flows.push(QosFlow { qfi, parameters });
+                (None, Some(parameters)) => {
+                    match session.drbs.iter().find(|drb| drb.default).map(|drb| drb.id) {
+                        Some(drb) => {
+                            session.set_flow(drb, qfi, Some(QosFlow { qfi, parameters }));
+                            changes.changed.push((drb, qfi, None));
+                        }
+                        None => response.failed_qos_flows.push(not_set_up(qfi)),
                     }
-                    response.qos_flows.push(qfi);
                 }
-                None => response.failed_qos_flows.push(not_set_up(qfi)),
+                (Some(_), Some(_)) | (None, None) => response.failed_qos_flows.push(not_set_up(qfi)),
             }
         }
-        added
+        changes
     }
 
     /// Removes flows; returns the bearers that carried nothing else, for the DU to release first: until then it sends on their tunnels,

@@ -27,7 +27,7 @@ impl Ue {
             }
         } else {
             // The DU goes first: until it has released the bearers it sends on their tunnels.
-            let answer = self.modify_at_du(Vec::new(), &released).await?;
+            let answer = self.modify_at_du(Vec::new(), Vec::new(), &released).await?;
             for session in self.sessions.extract_if(.., |session| is_named(session)) {
                 session.close(&self.shared);
             }

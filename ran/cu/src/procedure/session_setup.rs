@@ -47,7 +47,7 @@ impl Ue {
                 self.downlink_nas(nas_pdu).await?;
             }
         } else {
-            let response = self.modify_at_du(drbs, &[]).await?;
+            let response = self.modify_at_du(drbs, Vec::new(), &[]).await?;
             let (done, not_done, cell_group) = match response {
                 Some(response) => {
                     let cell_group = response.du_to_cu_rrc_information;

@@ -5,12 +5,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use f1ap::Pdu as F1;
 use f1ap::ie::DrbToBeSetup;
+use f1ap::message::UeContextModificationFailure;
 use net::time::{sleep, timeout};
 use ngap::Pdu as Ngap;
 use ngap::cause::RadioNetwork;
 use ngap::transfer::*;
 use packet::gtpu::{self, Signalling};
-use types::{PduSessionId, Teid};
+use types::{Ambr, BitRate, PduSessionId, Qfi, Teid};
 use ue::rrc::Action;
 
 use crate::connections::idle;
@@ -298,6 +299,71 @@ async fn a_flow_may_be_released_and_come_anew_in_one_request() {
         let done = PduSessionResourceModifyResponseTransfer::decode(transfer).unwrap();
         assert_eq!((done.qos_flows, done.failed_qos_flows), (vec![qfi], vec![]));
     }
+}
+
+/// The DU hears of a flow's new QoS, and of a flow more on the default bearer; what it refuses is as before.
+#[tokio::test]
+async fn a_flow_changes_its_qos() {
+    let mut world = World::start(60, |_| {}).await;
+    let mut du = world.du(1).await;
+    let upf = address(60, 40);
+    let mut ue = world.with_context(&mut du, 1, vec![session(1, upf, 1, None)]).await;
+    let template =
+        PduSessionResourceSetupRequestTransfer::decode(&session(1, upf, 1, None).transfer).unwrap();
+    let [default, guaranteed] = &template.qos_flows[..] else { panic!() };
+    let rate = |mbit: u64| {
+        let mut flow = guaranteed.clone();
+        let rates = Ambr { uplink: BitRate::from_bps(mbit * 1_000_000), ..template.session_ambr.unwrap() };
+        flow.parameters.gbr.as_mut().unwrap().guaranteed = rates;
+        flow
+    };
+    let added = QosFlow { qfi: Qfi::new(20).unwrap(), ..default.clone() };
+    // A flow with a guaranteed rate cannot become one without.
+    let other_kind = QosFlow { qfi: guaranteed.qfi, ..default.clone() };
+    let mut rates_seen = Vec::new();
+    // The flow, whether the DU takes it, its bearer and how many flows that has then.
+    for (flow, accepted, expected) in [
+        (rate(2), true, Some((2, 1))),
+        (added.clone(), false, Some((1, 2))),
+        (default.clone(), true, Some((1, 1))),
+        (rate(3), false, Some((2, 1))),
+        (added, true, Some((1, 2))),
+        (other_kind, false, None),
+    ] {
+        let qfi = flow.qfi;
+        let change = PduSessionResourceModifyRequestTransfer {
+            qos_flows: vec![QosFlowChange { qfi, parameters: Some(flow.parameters) }],
+            ..Default::default()
+        };
+        world.amf.send(modification(&ue, change)).await;
+        if let Some((bearer, flows)) = expected {
+            let F1::UeContextModificationRequest(request) = du.receive().await else { panic!() };
+            let [drb] = &request.drbs_to_be_modified[..] else { panic!("{request:?}") };
+            let qos = &drb.qos.as_ref().unwrap().0;
+            assert_eq!((drb.drb_id.0, qos.flows.len()), (bearer, flows));
+            rates_seen.extend(qos.qos.gbr.as_ref().map(|gbr| gbr.guaranteed_ul));
+            if accepted {
+                du.answer_modification(&ue, &request).await;
+            } else {
+                du.send(UeContextModificationFailure {
+                    gnb_cu_ue_f1ap_id: ue.cu_ue,
+                    gnb_du_ue_f1ap_id: ue.du_ue,
+                    cause: f1ap::cause::Cause::RadioNetwork(f1ap::cause::RadioNetwork::Unspecified),
+                    criticality_diagnostics: None,
+                })
+                .await;
+            }
+        }
+        assert_eq!(du.nas_of(&mut ue).await, &b"modified"[..]);
+        let Ngap::PduSessionResourceModifyResponse(response) = world.amf.receive().await else { panic!() };
+        let done =
+            PduSessionResourceModifyResponseTransfer::decode(&response.pdu_sessions[0].transfer).unwrap();
+        assert_eq!(
+            (done.qos_flows.len(), done.failed_qos_flows.len()),
+            (accepted.into(), (!accepted).into())
+        );
+    }
+    assert_eq!(rates_seen, [2, 3].map(|mbit| BitRate::from_bps(mbit * 1_000_000)));
 }
 
 #[tokio::test]

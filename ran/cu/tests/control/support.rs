@@ -489,7 +489,7 @@ impl Du {
                 requested_p_max_fr1: None,
             }),
             drbs: request.drbs.iter().map(drb_done).collect(),
-            drbs_modified: Vec::new(),
+            drbs_modified: request.drbs_to_be_modified.iter().map(drb_modified).collect(),
             srbs_failed: Vec::new(),
             drbs_failed: Vec::new(),
             drbs_failed_to_be_modified: Vec::new(),
@@ -526,6 +526,10 @@ impl Ue {
 }
 
 /// A bearer that was set up, with a tunnel at an address of the test network.
+fn drb_modified(drb: &DrbToBeModified) -> DrbSetup {
+    DrbSetup { drb_id: drb.drb_id, lcid: None, dl_up_tnl: drb.ul_up_tnl.clone() }
+}
+
 fn drb_done(drb: &DrbToBeSetup) -> DrbSetup {
     let TransportLayerAddress::V4(cu) = drb.ul_up_tnl[0].tunnel.address else { panic!() };
     let [a, b, c, _] = cu.octets();
