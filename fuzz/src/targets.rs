@@ -46,6 +46,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "offload-cut", run: offload::cut, seeds: offload::cut_seeds },
     Target { name: "offload-join", run: offload::join, seeds: offload::join_seeds },
     Target { name: "openflow", run: openflow, seeds: openflow_seeds },
+    Target { name: "openflow-parts", run: openflow_parts, seeds: openflow_parts_seeds },
     Target { name: "pdcp-receive", run: pdcp::receive, seeds: pdcp::receive_seeds },
     Target { name: "pdcp-status", run: pdcp::status, seeds: pdcp::status_seeds },
     Target { name: "pfcp", run: pfcp, seeds: || folder("pfcp") },
@@ -188,6 +189,56 @@ fn openflow(data: &[u8]) {
         let again = message.encode(xid).expect("what was read, and our answer, can be encoded");
         assert_eq!(Message::decode(&again), Ok((xid, message)));
     }
+}
+
+/// A stream of multiparts, joined with limits that are soon reached.
+fn openflow_parts(data: &[u8]) {
+    use ::openflow::{Framer, Joiner, Limits, Message};
+    let limits = Limits { transactions: 2, parts: 8, octets: 1_000 };
+    let (mut requests, mut replies) = (Joiner::new(limits), Joiner::new(limits));
+    let mut framer = Framer::default();
+    framer.push(data);
+    while let Ok(Some(octets)) = framer.next_message() {
+        let (parts, fatal): (Vec<Message>, bool) = match Message::decode(octets) {
+            Ok((xid, Message::MultipartRequest(part))) => match requests.push(xid, part, octets.len()) {
+                Ok(whole) => {
+                    (whole.into_iter().flat_map(|w| w.into_parts()).map(Message::from).collect(), false)
+                }
+                Err(error) => (Vec::new(), error.is_fatal()),
+            },
+            Ok((xid, Message::MultipartReply(part))) => match replies.push(xid, part, octets.len()) {
+                Ok(whole) => {
+                    (whole.into_iter().flat_map(|w| w.into_parts()).map(Message::from).collect(), false)
+                }
+                Err(error) => (Vec::new(), error.is_fatal()),
+            },
+            _ => continue,
+        };
+        assert!(requests.pending() <= limits.octets && replies.pending() <= limits.octets);
+        for part in parts {
+            part.encode(1).expect("what came in messages fits into messages");
+        }
+        if fatal {
+            return;
+        }
+    }
+}
+
+fn openflow_parts_seeds() -> Vec<Vec<u8>> {
+    use ::openflow::{FlowStatsRequest, Message, Multipart, Reply, Request, TableId};
+    let requests = [
+        Multipart { more: true, body: Request::TableFeatures(Vec::new()) },
+        Multipart { more: false, body: Request::TableFeatures(Vec::new()) },
+        Request::Flow(FlowStatsRequest::all(TableId(1))).into(),
+    ];
+    let replies = [true, true, false].map(|more| Multipart { more, body: Reply::Flow(Vec::new()) });
+    let messages = requests.map(Message::from).into_iter().chain(replies.map(Message::from));
+    let mut stream = Vec::new();
+    for message in messages {
+        // Nothing is appended on an error.
+        let _ = message.encode_into(7, &mut stream);
+    }
+    vec![stream]
 }
 
 fn openflow_seeds() -> Vec<Vec<u8>> {

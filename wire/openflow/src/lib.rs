@@ -1,8 +1,9 @@
 //! OpenFlow 1.3 (ONF TS-006), the protocol between a switch and its controllers, as an edge that steers users in their tunnels
 //! needs it: both sides, and the fields that Open vSwitch adds.
 //!
-//! [`Message::decode`] and [`Message::encode`] are all that an endpoint needs, with a [`Framer`] before them. A message that
-//! cannot be served is a [`DecodeError`] with the standard's error, whose [`reply`](DecodeError::reply) is the answer.
+//! [`Message::decode`] and [`Message::encode`] are all that an endpoint needs, with a [`Framer`] before them, and a [`Joiner`]
+//! behind them for multiparts that come in several messages. A message that cannot be served is a [`DecodeError`] with the
+//! standard's error, whose [`reply`](DecodeError::reply) is the answer.
 //!
 //! Controllers' messages are read strictly, as a switch must refuse what it does not know. Switches' messages are read leniently:
 //! a switch may do more than we know, so unknown fields, actions and instructions are kept.
@@ -29,6 +30,7 @@ mod bundle;
 mod codec;
 mod error;
 pub mod flow;
+mod join;
 pub mod multipart;
 pub mod oxm;
 mod stream;
@@ -40,6 +42,7 @@ pub use bundle::{BundleAdd, BundleControl, BundleControlType, BundleFlags, Chang
 pub use codec::Text;
 pub use error::{Code, DecodeError, ERROR_DATA, EncodeError, ErrorMessage};
 pub use flow::*;
+pub use join::{JoinError, Joiner, Limits};
 pub use multipart::{Multipart, Reply, Request};
 pub use oxm::{Bits, Field, MacAddr, Match, Oxm, PacketType};
 pub use stream::{FrameError, Framer};

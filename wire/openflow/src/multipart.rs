@@ -21,6 +21,47 @@ pub struct Multipart<T> {
     pub body: T,
 }
 
+/// What can come in parts: a [`Request`] or [`Reply`].
+pub trait Part: Sized + sealed::Sealed {
+    /// Whether it is a list, so that it can be cut.
+    fn is_list(&self) -> bool;
+
+    /// Appends the list of a later part; gives it back if it is of another type, or no list.
+    fn append(&mut self, later: Self) -> Result<(), Self>;
+}
+
+mod sealed {
+    /// Keeps the trait for this crate's types.
+    pub trait Sealed {}
+    impl Sealed for super::Request {}
+    impl Sealed for super::Reply {}
+}
+
+/// Bodies, of which lists can be joined.
+trait Body: Sized {
+    const IS_LIST: bool = false;
+
+    fn append(&mut self, later: Self) -> Result<(), Self> {
+        Err(later)
+    }
+}
+
+impl<T> Body for Vec<T> {
+    const IS_LIST: bool = true;
+
+    fn append(&mut self, later: Self) -> Result<(), Self> {
+        self.extend(later);
+        Ok(())
+    }
+}
+
+impl Body for () {}
+impl Body for Box<Desc> {}
+impl Body for FlowStatsRequest {}
+impl Body for AggregateStats {}
+impl Body for GroupFeatures {}
+impl<T> Body for Of<T> {}
+
 /// A number with padding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Of<T>(pub T);
@@ -72,6 +113,19 @@ macro_rules! multiparts {
                 match &self.body { $($side::$name(body) => body.write(out),)* }
             }
         }
+
+        impl Part for $side {
+            fn is_list(&self) -> bool {
+                match self { $($side::$name(_) => <$body as Body>::IS_LIST,)* }
+            }
+
+            fn append(&mut self, later: Self) -> Result<(), Self> {
+                match (self, later) {
+                    $(($side::$name(body), $side::$name(later)) => Body::append(body, later).map_err($side::$name),)*
+                    (_, later) => Err(later),
+                }
+            }
+        }
     };
 }
 
@@ -104,6 +158,16 @@ impl From<Request> for Multipart<Request> {
     }
 }
 
+impl Request {
+    /// The request in parts, each of which fits into a message.
+    pub fn into_parts(self) -> Vec<Multipart<Request>> {
+        parts(match self {
+            Request::TableFeatures(list) => cut(list).into_iter().map(Request::TableFeatures).collect(),
+            whole => vec![whole],
+        })
+    }
+}
+
 impl Reply {
     /// The reply in parts, each of which fits into a message.
     pub fn into_parts(self) -> Vec<Multipart<Reply>> {
@@ -115,10 +179,14 @@ impl Reply {
                 }
             };
         }
-        let bodies: Vec<Reply> = cut!(Flow Table PortStats GroupStats GroupDesc TableFeatures PortDesc);
-        let last = bodies.len().saturating_sub(1);
-        bodies.into_iter().enumerate().map(|(at, body)| Multipart { more: at < last, body }).collect()
+        parts(cut!(Flow Table PortStats GroupStats GroupDesc TableFeatures PortDesc))
     }
+}
+
+/// Bodies as parts of one request or reply.
+fn parts<T>(bodies: Vec<T>) -> Vec<Multipart<T>> {
+    let last = bodies.len().saturating_sub(1);
+    bodies.into_iter().enumerate().map(|(at, body)| Multipart { more: at < last, body }).collect()
 }
 
 /// The list in runs that fit into one message each; an empty list is one run. An item that alone is too long has a run of its own,
