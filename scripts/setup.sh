@@ -93,7 +93,7 @@ if [ "$purpose" = test ]; then
         say "creating $venv with $(grep -v '^#' "$requirements" | tr '\n' ' ')"
         rm -rf "$venv"
         python3 -m venv "$venv"
-        "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$requirements" </dev/null
+        "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$requirements" </dev/null
         cp "$requirements" "$venv/requirements.txt"
     fi
 fi
