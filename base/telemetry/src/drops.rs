@@ -89,6 +89,9 @@ drop_reasons! {
     RadioQueueFull = 54, "radio_queue_full", "The radio link took less than came, and the queue in front of it was full.";
     RadioLoss = 55, "radio_loss", "Lost on the simulated radio link, after the last retransmission.";
     BearerReleased = 56, "bearer_released", "Waited for the radio link when its bearer was released.";
+    NoFlowEntry = 57, "no_flow_entry", "No entry of the switch's flow tables matches the packet.";
+    FlowEntryDrop = 58, "flow_entry_drop", "The switch's flow entries send the packet nowhere.";
+    FlowEntryUnusable = 59, "flow_entry_unusable", "The switch's flow entries send the packet round in circles, or into a tunnel that it did not come by.";
 }
 
 impl DropReason {

@@ -342,12 +342,25 @@ pub fn mtu_of(name: &str) -> io::Result<u32> {
 /// # Errors
 /// There is no such interface.
 pub fn is_up(name: &str) -> io::Result<bool> {
+    Ok(flags_of(name)? & libc::IFF_UP != 0)
+}
+
+/// Whether the interface with this name, in the calling thread's namespace, is up and has a peer to send to.
+///
+/// # Errors
+/// There is no such interface.
+pub fn is_running(name: &str) -> io::Result<bool> {
+    let both = libc::IFF_UP | libc::IFF_RUNNING;
+    Ok(flags_of(name)? & both == both)
+}
+
+fn flags_of(name: &str) -> io::Result<i32> {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
     let control = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     let answer = ask(&control, name, libc::SIOCGIFFLAGS)?;
     // SAFETY: on success the kernel filled in this member of the union.
     let flags = unsafe { answer.ifr_ifru.ifru_flags };
-    Ok(i32::from(flags) & libc::IFF_UP != 0)
+    Ok(i32::from(flags))
 }
 
 /// Notices changes of interfaces or addresses in a namespace.

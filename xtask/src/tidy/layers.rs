@@ -53,8 +53,9 @@ const RULES: &[Rule] = &[
     Rule {
         group: "mec",
         groups: &["base", "wire", "transport"],
-        crates: &["nf", "store", "pktio", "xdp"],
-        why: "edge control steers through standard interfaces",
+        // The switch is a node of the forwarding engine, with tables of its own.
+        crates: &["nf", "store", "pktio", "path", "rcu", "xdp"],
+        why: "edge control steers through standard interfaces, and its switch is no part of the UPF",
     },
     Rule {
         group: "ran",

@@ -1,0 +1,135 @@
+//! The bundles of one connection (ONF extension 230): changes that wait to be made together.
+
+use std::collections::BTreeMap;
+
+use openflow::{BundleAdd, BundleControl, BundleControlType, BundleFlags, Code};
+
+use crate::core::Switch;
+use crate::pipeline::Change;
+
+/// Bundles that a connection may have open.
+const MAX_BUNDLES: usize = 16;
+/// Messages of all of its bundles.
+const MAX_MESSAGES: usize = 131_072;
+/// Octets of these messages.
+const MAX_OCTETS: usize = 64 << 20;
+
+/// A bundle.
+#[derive(Debug)]
+struct Bundle {
+    flags: BundleFlags,
+    closed: bool,
+    changes: Vec<Change>,
+    /// For each change its transaction and the beginning of its message, for an error.
+    origins: Vec<(u32, Box<[u8]>)>,
+    octets: usize,
+}
+
+/// All bundles of a connection.
+#[derive(Debug, Default)]
+pub struct Bundles(BTreeMap<u32, Bundle>);
+
+/// Why a bundle was not committed: the message that failed, with its transaction, and how.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The message's transaction.
+    pub xid: u32,
+    /// What the switch says to it.
+    pub code: Code,
+    /// The beginning of the message.
+    pub octets: Box<[u8]>,
+}
+
+impl Bundles {
+    /// Opens, closes, commits or discards. A message that fails is told apart from the bundle.
+    ///
+    /// # Errors
+    /// That of the bundle.
+    pub fn control(
+        &mut self,
+        control: &BundleControl,
+        switch: &Switch,
+    ) -> Result<(BundleControl, Option<Refused>), Code> {
+        let id = control.bundle_id;
+        let reply = |kind| BundleControl { bundle_id: id, kind, flags: control.flags };
+        use BundleControlType as Kind;
+        match control.kind {
+            Kind::OpenRequest => {
+                self.open(control)?;
+                Ok((reply(Kind::OpenReply), None))
+            }
+            Kind::CloseRequest => {
+                let bundle = self.get(id, control.flags)?;
+                if std::mem::replace(&mut bundle.closed, true) {
+                    return Err(Code::OFPBFC_BUNDLE_CLOSED);
+                }
+                Ok((reply(Kind::CloseReply), None))
+            }
+            Kind::DiscardRequest => {
+                self.0.remove(&id).ok_or(Code::OFPBFC_BAD_ID)?;
+                Ok((reply(Kind::DiscardReply), None))
+            }
+            Kind::CommitRequest => {
+                self.get(id, control.flags)?;
+                let bundle = self.0.remove(&id).ok_or(Code::OFPBFC_BAD_ID)?;
+                let refused = bundle.commit(switch).err();
+                Ok((reply(Kind::CommitReply), refused))
+            }
+            Kind::OpenReply | Kind::CloseReply | Kind::DiscardReply | Kind::CommitReply => {
+                Err(Code::OFPBFC_BAD_TYPE)
+            }
+        }
+    }
+
+    fn open(&mut self, control: &BundleControl) -> Result<(), Code> {
+        if self.0.contains_key(&control.bundle_id) {
+            return Err(Code::OFPBFC_BUNDLE_EXIST);
+        }
+        if self.0.len() >= MAX_BUNDLES {
+            return Err(Code::OFPBFC_OUT_OF_BUNDLES);
+        }
+        let flags = control.flags;
+        let (changes, origins) = (Vec::new(), Vec::new());
+        self.0.insert(control.bundle_id, Bundle { flags, closed: false, changes, origins, octets: 0 });
+        Ok(())
+    }
+
+    fn get(&mut self, id: u32, flags: BundleFlags) -> Result<&mut Bundle, Code> {
+        let bundle = self.0.get_mut(&id).ok_or(Code::OFPBFC_BAD_ID)?;
+        if bundle.flags != flags { Err(Code::OFPBFC_BAD_FLAGS) } else { Ok(bundle) }
+    }
+
+    /// Adds the message of these octets. A bundle that does not exist is opened.
+    ///
+    /// # Errors
+    /// That of the bundle.
+    pub fn add(&mut self, add: BundleAdd, xid: u32, octets: &[u8]) -> Result<(), Code> {
+        let (messages, bytes) = self.0.values().fold((0, 0), |(messages, bytes), bundle| {
+            (messages + bundle.changes.len(), bytes + bundle.octets)
+        });
+        if messages >= MAX_MESSAGES || bytes + octets.len() > MAX_OCTETS {
+            return Err(Code::OFPBFC_MSG_TOO_MANY);
+        }
+        if !self.0.contains_key(&add.bundle_id) {
+            let (bundle_id, flags) = (add.bundle_id, add.flags);
+            self.open(&BundleControl { bundle_id, kind: BundleControlType::OpenRequest, flags })?;
+        }
+        let bundle = self.get(add.bundle_id, add.flags)?;
+        if bundle.closed {
+            return Err(Code::OFPBFC_BUNDLE_CLOSED);
+        }
+        bundle.octets += octets.len();
+        bundle.changes.push(add.change);
+        bundle.origins.push((xid, octets[..octets.len().min(openflow::ERROR_DATA)].into()));
+        Ok(())
+    }
+}
+
+impl Bundle {
+    fn commit(mut self, switch: &Switch) -> Result<(), Refused> {
+        switch.commit(&self.changes).map_err(|failed| {
+            let (xid, octets) = self.origins.swap_remove(failed.at);
+            Refused { xid, code: failed.code, octets }
+        })
+    }
+}

@@ -1,0 +1,100 @@
+//! A controller as the rest of the switch sees it: its role, what it wants to hear of, and what waits to be sent to it.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use openflow::{AsyncConfig, FlowRemovedReason, Message, PacketInReason, PortReason, Role};
+use tokio::sync::Notify;
+
+/// Octets of events that wait for a controller. What comes beyond is lost and counted: packets come again or do not matter.
+const MAX_EVENTS: usize = 1 << 20;
+
+/// A connected controller.
+#[derive(Debug)]
+pub struct Peer {
+    /// Tells connections apart.
+    pub id: u64,
+    /// Where it is.
+    pub address: SocketAddr,
+    role: Mutex<Role>,
+    wants: Mutex<AsyncConfig>,
+    events: Mutex<Vec<u8>>,
+    /// Events have come.
+    pub(crate) waiting: Notify,
+    xid: AtomicU32,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Peer {
+    /// A controller that has just connected: one of several equals.
+    pub fn new(id: u64, address: SocketAddr) -> Peer {
+        Peer {
+            id,
+            address,
+            role: Mutex::new(Role::Equal),
+            wants: Mutex::new(AsyncConfig::INITIAL),
+            events: Mutex::default(),
+            waiting: Notify::new(),
+            xid: AtomicU32::new(0),
+        }
+    }
+
+    /// Its role.
+    pub fn role(&self) -> Role {
+        *lock(&self.role)
+    }
+
+    pub(crate) fn set_role(&self, role: Role) {
+        *lock(&self.role) = role;
+    }
+
+    /// What it wants to hear of.
+    pub(crate) fn wants(&self) -> AsyncConfig {
+        lock(&self.wants).clone()
+    }
+
+    pub(crate) fn set_wants(&self, wants: AsyncConfig) {
+        *lock(&self.wants) = wants;
+    }
+
+    fn hears(&self, masks: [u32; 2], reason: u32) -> bool {
+        masks[usize::from(self.role() == Role::Slave)] & 1 << reason != 0
+    }
+
+    /// Whether it wants packets that come for this reason.
+    pub(crate) fn hears_of_packet(&self, reason: PacketInReason) -> bool {
+        self.hears(self.wants().packet_in, reason as u32)
+    }
+
+    /// The same for changes of ports.
+    pub(crate) fn hears_of_port(&self, reason: PortReason) -> bool {
+        self.hears(self.wants().port_status, reason as u32)
+    }
+
+    /// The same for entries that are gone.
+    pub(crate) fn hears_of_removal(&self, reason: FlowRemovedReason) -> bool {
+        self.hears(self.wants().flow_removed, reason as u32)
+    }
+
+    /// Sends it an event; `false` if too much waits.
+    pub(crate) fn tell(&self, message: &Message) -> bool {
+        let mut events = lock(&self.events);
+        if events.len() >= MAX_EVENTS
+            || message.encode_into(self.xid.fetch_add(1, Relaxed), &mut events).is_err()
+        {
+            return false;
+        }
+        drop(events);
+        self.waiting.notify_one();
+        true
+    }
+
+    /// Takes the events.
+    pub(crate) fn take_events(&self, out: &mut Vec<u8>) {
+        out.append(&mut lock(&self.events));
+    }
+}

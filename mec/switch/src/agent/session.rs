@@ -1,0 +1,303 @@
+//! One connection with a controller, without I/O.
+//!
+//! Octets go in by [`Session::receive`], time by [`Session::tick`], which is due at [`Session::deadline_ns`] again; what is to be
+//! sent is in [`Session::output`] after each of both. An error of either ends the connection. Requests are answered in their
+//! order. A request that cannot be served gets the error that the standard says, and the connection goes on.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use openflow::{
+    BufferId, Capabilities, Code, Config, DecodeError, ErrorMessage, Features, Fragments, FrameError, Framer,
+    Hello, Message, PacketOut, PortNo, Role, RoleRequest,
+};
+
+use super::bundle::Bundles;
+use super::multipart;
+use super::peer::Peer;
+use crate::core::Switch;
+use crate::pipeline::Change;
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// A hello must have come by then.
+const HELLO_NS: u64 = 10 * SECOND_NS;
+/// Silence after which the controller is asked whether it is there.
+const ECHO_AFTER_NS: u64 = 5 * SECOND_NS;
+/// Silence after which it is not.
+const GONE_AFTER_NS: u64 = 15 * SECOND_NS;
+
+/// Why a connection ends.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Ended {
+    /// The stream cannot be cut into messages.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The controller speaks no version that we do.
+    #[error("the controller does not speak OpenFlow 1.3")]
+    Version,
+    /// Something else came in place of the hello.
+    #[error("the controller sent no hello")]
+    NoHello,
+    /// Nothing comes.
+    #[error("the controller does not answer")]
+    Silent,
+}
+
+/// A connection.
+pub struct Session {
+    switch: Arc<Switch>,
+    peer: Arc<Peer>,
+    framer: Framer,
+    bundles: Bundles,
+    miss_send_len: u16,
+    greeted: bool,
+    /// When the last whole message came: half messages are no sign of life.
+    heard_ns: u64,
+    asked: bool,
+    /// Octets to be sent.
+    pub output: Vec<u8>,
+}
+
+impl Session {
+    /// Begins with our hello.
+    pub fn new(switch: Arc<Switch>, peer: Arc<Peer>, now_ns: u64) -> Session {
+        let mut session = Session {
+            switch,
+            peer,
+            framer: Framer::default(),
+            bundles: Bundles::default(),
+            miss_send_len: 128,
+            greeted: false,
+            heard_ns: now_ns,
+            asked: false,
+            output: Vec::new(),
+        };
+        session.send(0, &Hello::OURS.into());
+        session
+    }
+
+    /// Whether the hellos have been exchanged.
+    pub fn is_up(&self) -> bool {
+        self.greeted
+    }
+
+    /// Takes received octets.
+    ///
+    /// # Errors
+    /// The connection has ended; what is in the output is still to be sent.
+    pub fn receive(&mut self, octets: &[u8], now_ns: u64) -> Result<(), Ended> {
+        self.framer.push(octets);
+        let mut framer = std::mem::take(&mut self.framer);
+        let mut result = Ok(());
+        while result.is_ok() {
+            match framer.next_message() {
+                Ok(Some(message)) => {
+                    (self.heard_ns, self.asked) = (now_ns, false);
+                    result = self.message(message);
+                }
+                Ok(None) => break,
+                Err(error) => result = Err(error.into()),
+            }
+        }
+        self.framer = framer;
+        result
+    }
+
+    /// Does what is due.
+    ///
+    /// # Errors
+    /// The controller does not answer.
+    pub fn tick(&mut self, now_ns: u64) -> Result<(), Ended> {
+        let silent_ns = now_ns.saturating_sub(self.heard_ns);
+        if silent_ns >= if self.greeted { GONE_AFTER_NS } else { HELLO_NS } {
+            return Err(Ended::Silent);
+        }
+        if self.greeted && silent_ns >= ECHO_AFTER_NS && !std::mem::replace(&mut self.asked, true) {
+            self.send(0, &Message::EchoRequest(Vec::new()));
+        }
+        Ok(())
+    }
+
+    /// When [`Session::tick`] has something to do.
+    pub fn deadline_ns(&self) -> u64 {
+        self.heard_ns
+            + match (self.greeted, self.asked) {
+                (false, _) => HELLO_NS,
+                (true, false) => ECHO_AFTER_NS,
+                (true, true) => GONE_AFTER_NS,
+            }
+    }
+
+    fn send(&mut self, xid: u32, message: &Message) {
+        if let Err(error) = message.encode_into(xid, &mut self.output) {
+            // An entry whose description does not fit into a message of its own.
+            tracing::warn!(%error, message = message.name(), "a reply is too long to be sent");
+        }
+    }
+
+    fn refuse(&mut self, xid: u32, code: Code, octets: &[u8]) {
+        self.switch.counts.refused.fetch_add(1, Relaxed);
+        self.send(xid, &Message::Error(code.about(octets)));
+    }
+
+    fn message(&mut self, octets: &[u8]) -> Result<(), Ended> {
+        let decoded = Message::decode(octets);
+        if !self.greeted {
+            return match decoded {
+                Ok((_, Message::Hello(hello))) if hello.is_compatible() => {
+                    self.greeted = true;
+                    Ok(())
+                }
+                Ok((xid, Message::Hello(_))) => {
+                    let data = b"OpenFlow 1.3 only".to_vec();
+                    self.send(xid, &ErrorMessage { code: Code::OFPHFC_INCOMPATIBLE, data }.into());
+                    Err(Ended::Version)
+                }
+                _ => Err(Ended::NoHello),
+            };
+        }
+        match decoded {
+            Ok((xid, message)) => {
+                if let Err(code) = self.request(xid, message, octets) {
+                    self.refuse(xid, code, octets);
+                }
+            }
+            Err(error) => self.undecodable(&error, octets),
+        }
+        Ok(())
+    }
+
+    fn undecodable(&mut self, error: &DecodeError, octets: &[u8]) {
+        self.switch.counts.refused.fetch_add(1, Relaxed);
+        if let Some(reply) = error.reply(octets) {
+            self.send(error.xid, &reply);
+        }
+    }
+
+    fn request(&mut self, xid: u32, message: Message, octets: &[u8]) -> Result<(), Code> {
+        if self.peer.role() == Role::Slave && changes(&message) {
+            return Err(Code::OFPBRC_IS_SLAVE);
+        }
+        match message {
+            Message::Hello(_) | Message::EchoReply(_) | Message::Error(_) => {}
+            Message::EchoRequest(data) => self.send(xid, &Message::EchoReply(data)),
+            Message::FeaturesRequest(()) => {
+                let features = self.features();
+                self.send(xid, &Message::FeaturesReply(features));
+            }
+            Message::GetConfigRequest(()) => {
+                let config = Config { fragments: Fragments::Normal, miss_send_len: self.miss_send_len };
+                self.send(xid, &Message::GetConfigReply(config));
+            }
+            Message::SetConfig(config) if config.fragments == Fragments::Normal => {
+                self.miss_send_len = config.miss_send_len;
+            }
+            Message::SetConfig(_) => return Err(Code::OFPSCFC_BAD_FLAGS),
+            Message::FlowMod(flow_mod) => self.change(Change::FlowMod(flow_mod))?,
+            Message::GroupMod(group_mod) => self.change(Change::GroupMod(group_mod))?,
+            Message::PacketOut(packet_out) => self.packet_out(packet_out)?,
+            Message::BarrierRequest(()) => {
+                // What was changed before holds for all packets from here on.
+                self.switch.settle();
+                self.send(xid, &Message::BarrierReply(()));
+            }
+            Message::MultipartRequest(request) => {
+                for part in multipart::answer(&self.switch, request)?.into_parts() {
+                    self.send(xid, &part.into());
+                }
+            }
+            Message::RoleRequest(request) => self.role(xid, &request)?,
+            Message::GetAsyncRequest(()) => {
+                let wants = self.peer.wants();
+                self.send(xid, &Message::GetAsyncReply(wants));
+            }
+            Message::SetAsync(wants) => self.peer.set_wants(wants),
+            Message::BundleControl(control) => {
+                let (reply, refused) = self.bundles.control(&control, &self.switch)?;
+                match refused {
+                    None => {
+                        if reply.kind == openflow::BundleControlType::CommitReply {
+                            self.switch.settle();
+                        }
+                        self.send(xid, &reply.into());
+                    }
+                    Some(refused) => {
+                        self.refuse(refused.xid, refused.code, &refused.octets);
+                        return Err(Code::OFPBFC_MSG_FAILED);
+                    }
+                }
+            }
+            Message::BundleAdd(add) => self.bundles.add(add, xid, octets)?,
+            // What only switches send.
+            Message::FeaturesReply(_)
+            | Message::GetConfigReply(_)
+            | Message::PacketIn(_)
+            | Message::FlowRemoved(_)
+            | Message::PortStatus(_)
+            | Message::MultipartReply(_)
+            | Message::BarrierReply(())
+            | Message::RoleReply(_)
+            | Message::GetAsyncReply(_) => return Err(Code::OFPBRC_BAD_TYPE),
+        }
+        Ok(())
+    }
+
+    fn features(&self) -> Features {
+        Features {
+            datapath_id: self.switch.identity().datapath_id,
+            // Packets are not kept: controllers get all of them.
+            n_buffers: 0,
+            n_tables: self.switch.pipeline().limits().tables,
+            auxiliary_id: 0,
+            capabilities: Capabilities::FLOW_STATS
+                | Capabilities::TABLE_STATS
+                | Capabilities::PORT_STATS
+                | Capabilities::GROUP_STATS,
+        }
+    }
+
+    fn change(&self, change: Change) -> Result<(), Code> {
+        self.switch.commit(&[change]).map_err(|failed| failed.code)
+    }
+
+    fn packet_out(&self, request: PacketOut) -> Result<(), Code> {
+        if request.buffer_id != BufferId::NO_BUFFER {
+            return Err(Code::OFPBRC_BUFFER_UNKNOWN);
+        }
+        let is_port = matches!(request.in_port, PortNo::CONTROLLER | PortNo::LOCAL)
+            || (1..=PortNo::MAX.0).contains(&request.in_port.0);
+        if !is_port {
+            return Err(Code::OFPBRC_BAD_PORT);
+        }
+        if request.data.is_empty() {
+            return Err(Code::OFPBRC_BAD_PACKET);
+        }
+        self.switch.pipeline().check_packet_out(&request.actions)?;
+        self.switch.packet_out(request.in_port, &request.actions, request.data);
+        Ok(())
+    }
+
+    fn role(&mut self, xid: u32, request: &RoleRequest) -> Result<(), Code> {
+        if request.role != Role::NoChange
+            && !self.switch.set_role(self.peer.id, request.role, request.generation_id)
+        {
+            return Err(Code::OFPRRFC_STALE);
+        }
+        let reply = RoleRequest { role: self.peer.role(), generation_id: self.switch.generation() };
+        self.send(xid, &Message::RoleReply(reply));
+        Ok(())
+    }
+}
+
+/// Whether a slave may not send this (§6.3.6).
+fn changes(message: &Message) -> bool {
+    matches!(
+        message,
+        Message::FlowMod(_)
+            | Message::GroupMod(_)
+            | Message::PacketOut(_)
+            | Message::SetConfig(_)
+            | Message::BundleControl(_)
+            | Message::BundleAdd(_)
+    )
+}

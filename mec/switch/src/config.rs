@@ -1,0 +1,154 @@
+//! The section `mec: switch:` of `godwit.yaml`.
+
+use std::net::SocketAddr;
+
+use openflow::PortNo;
+use pktio::interface::WorkersConfig;
+use serde::{Deserialize, Serialize};
+
+use crate::pipeline::Limits;
+
+/// A switch.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Its number, by which controllers know it: not 0.
+    pub datapath_id: u64,
+    /// For people.
+    #[serde(default)]
+    pub description: String,
+    /// OpenFlow controllers to which it connects.
+    #[serde(default)]
+    pub controllers: Vec<SocketAddr>,
+    /// Where it listens for OpenFlow connections, for `ovs-ofctl` and the like. OpenFlow has no protection here: loopback only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listen: Option<SocketAddr>,
+    /// Its ports.
+    pub ports: Vec<PortConfig>,
+    /// A TAP device, which is made: the switch's host, port LOCAL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local: Option<String>,
+    /// Number of the port behind which are the insides of GTP-U tunnels; without one there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gtp_port: Option<u32>,
+    /// Flow tables.
+    #[serde(default = "default_tables")]
+    pub tables: u8,
+    /// Entries of each table.
+    #[serde(default = "default_entries")]
+    pub entries: usize,
+    /// Packets to the controllers in a second.
+    #[serde(default = "default_packet_in_per_s")]
+    pub packet_in_per_s: u32,
+    /// The threads that forward packets.
+    #[serde(default)]
+    pub workers: WorkersConfig,
+}
+
+/// A port: an Ethernet interface, used by AF_XDP.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortConfig {
+    /// Its number in OpenFlow.
+    pub number: u32,
+    /// The interface. All of its frames are the switch's.
+    pub interface: String,
+    /// Receive without interrupts, for workers that have a core to themselves.
+    #[serde(default)]
+    pub busy_poll: bool,
+}
+
+/// Most ports: an output's number has 8 bits inside, and LOCAL is one.
+const MAX_PORTS: usize = 255;
+/// Most entries of a table.
+const MAX_ENTRIES: usize = 4 << 20;
+
+fn default_tables() -> u8 {
+    Limits::default().tables
+}
+
+fn default_entries() -> usize {
+    Limits::default().entries
+}
+
+fn default_packet_in_per_s() -> u32 {
+    5000
+}
+
+impl Config {
+    /// Checks values against each other.
+    ///
+    /// # Errors
+    /// What is wrong: the key, and a sentence for the operator.
+    pub fn validate(&self) -> Result<(), (String, String)> {
+        let wrong = |key: &str, what: String| Err((key.to_owned(), what));
+        if self.datapath_id == 0 {
+            return wrong("datapath_id", "0 is no switch's number".to_owned());
+        }
+        if let Some(listen) = self.listen.filter(|listen| !listen.ip().is_loopback()) {
+            return wrong(
+                "listen",
+                format!("{listen} is not on loopback, and OpenFlow has no protection here"),
+            );
+        }
+        if self.ports.is_empty() || self.ports.len() > MAX_PORTS {
+            return wrong(
+                "ports",
+                format!("from 1 to {MAX_PORTS} ports are possible, not {}", self.ports.len()),
+            );
+        }
+        let numbers = self.ports.iter().map(|port| port.number).chain(self.gtp_port);
+        let mut seen = std::collections::BTreeSet::new();
+        for number in numbers {
+            if number == 0 || number > PortNo::MAX.0 {
+                return wrong("ports", format!("{number} cannot be a port's number"));
+            }
+            if !seen.insert(number) {
+                return wrong("ports", format!("{number} is the number of two ports"));
+            }
+        }
+        let mut names = std::collections::BTreeSet::new();
+        if let Some(twice) = self.ports.iter().find(|port| !names.insert(&port.interface)) {
+            return wrong("ports", format!("{} is there twice", twice.interface));
+        }
+        if !(1..=254).contains(&self.tables) {
+            return wrong("tables", "from 1 to 254 tables are possible".to_owned());
+        }
+        if !(1..=MAX_ENTRIES).contains(&self.entries) {
+            return wrong("entries", format!("from 1 to {MAX_ENTRIES} entries are possible"));
+        }
+        self.workers.check().or_else(|what| wrong("workers", what))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        serde_json::from_str(
+            r#"{"datapath_id": 1, "gtp_port": 100, "ports": [{"number": 1, "interface": "a"}, {"number": 2, "interface": "b"}]}"#,
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn defaults_are_sound_and_mistakes_are_named() {
+        assert_eq!(config().validate(), Ok(()));
+        let key = |change: fn(&mut Config)| {
+            let mut config = config();
+            change(&mut config);
+            config.validate().unwrap_err().0
+        };
+        assert_eq!(key(|config| config.datapath_id = 0), "datapath_id");
+        assert_eq!(key(|config| config.listen = Some("192.0.2.1:6653".parse().unwrap())), "listen");
+        assert_eq!(key(|config| config.ports.clear()), "ports");
+        assert_eq!(key(|config| config.ports[0].number = 2), "ports");
+        assert_eq!(key(|config| config.gtp_port = Some(1)), "ports");
+        assert_eq!(key(|config| config.ports[0].number = 0xffff_fffe), "ports");
+        assert_eq!(key(|config| config.ports[1].interface = "a".to_owned()), "ports");
+        assert_eq!(key(|config| config.tables = 255), "tables");
+        assert_eq!(key(|config| config.entries = 0), "entries");
+        assert_eq!(key(|config| config.workers.count = Some(0)), "workers");
+    }
+}

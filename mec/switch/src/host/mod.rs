@@ -1,0 +1,114 @@
+//! The host path: workers of the forwarding engine between the switch's ports.
+//!
+//! Each worker serves its share of the queues of every interface, with its own cache of translations ([`cache`]); all share the
+//! pipeline. A change of entries is seen by a worker before its next vector, and within one as soon as a packet has to be
+//! translated: no packet is treated by old entries after another was treated by new ones.
+
+pub mod cache;
+pub mod graph;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use path::calls::{self, Caller};
+use path::{Plan, Ports, Worker};
+use pktio::interface::WorkersConfig;
+use pktio::{Pool, Slab, VECTOR};
+use telemetry::worker::Drops;
+
+use crate::core::{Switch, Workers};
+use graph::{CacheCounts, SwitchGraph};
+
+/// How long a worker may take to answer: it does so between two vectors.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Frames of a worker's own, for copies: a vector for each port, and one for what comes by sockets.
+const OWN_FRAMES: usize = 4;
+/// Longest frame: with the largest MTU of Ethernet devices here, and two tags.
+const LONGEST: usize = 9018;
+
+/// The running workers. They end when this is dropped.
+pub struct Host {
+    _workers: Vec<Worker>,
+    /// Drops of each worker by reason.
+    pub drops: Vec<Arc<Drops>>,
+}
+
+/// The ports of a worker, and those from which it receives.
+pub struct PortSet {
+    /// The switch's ports, in their order.
+    pub ports: Ports,
+    /// Positions of those that it reads.
+    pub inputs: Vec<usize>,
+}
+
+/// What others reach the workers by.
+struct Reach {
+    callers: Vec<Caller<SwitchGraph>>,
+    counts: Vec<Arc<CacheCounts>>,
+}
+
+impl Workers for Reach {
+    fn settle(&self) {
+        for caller in &self.callers {
+            // One that has ended treats no packet.
+            let _ = caller.call(PATIENCE, |graph, now_ns, _| graph.settle(now_ns));
+        }
+    }
+
+    fn send(&self, port: u32, frame: Vec<u8>) {
+        if let Some(caller) = self.callers.first() {
+            let _ = caller.post(move |graph, _, ports| graph.send(port, &frame, ports));
+        }
+    }
+
+    fn caches(&self) -> Vec<(&'static str, u64)> {
+        self.settle();
+        let sum = |of: fn(&CacheCounts) -> u64| self.counts.iter().map(|counts| of(counts)).sum();
+        vec![
+            ("translations", sum(|counts| counts.entries.load(Relaxed))),
+            ("kinds", sum(|counts| counts.kinds.load(Relaxed))),
+            ("hits", sum(|counts| counts.hits.load(Relaxed))),
+            ("misses", sum(|counts| counts.misses.load(Relaxed))),
+            ("overflows", sum(|counts| counts.overflows.load(Relaxed))),
+        ]
+    }
+}
+
+/// A graph for a worker with these ports, and what it is reached by.
+pub fn graph(
+    switch: &Arc<Switch>,
+    ports: &Ports,
+) -> (SwitchGraph, Caller<SwitchGraph>, Arc<CacheCounts>, Arc<Drops>) {
+    let (caller, calls) = calls::channel();
+    let (counts, drops) = (Arc::<CacheCounts>::default(), Arc::<Drops>::default());
+    let frames = OWN_FRAMES * VECTOR + ports.len() * VECTOR;
+    let home: Arc<dyn Pool> = pktio::home(ports).unwrap_or_else(|| Slab::new(frames, LONGEST));
+    let graph = SwitchGraph::new(home, Arc::clone(switch), calls, Arc::clone(&counts), Arc::clone(&drops));
+    (graph, caller, counts, drops)
+}
+
+/// Starts a worker for each set of ports, and gives the switch its data path.
+///
+/// # Errors
+/// As [`Worker::start_as`].
+pub fn start(switch: &Arc<Switch>, sets: Vec<PortSet>, config: &WorkersConfig) -> std::io::Result<Host> {
+    let (mut workers, mut callers, mut counts, mut all_drops) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for (number, PortSet { ports, inputs }) in sets.into_iter().enumerate() {
+        let (graph, caller, cache, drops) = graph(switch, &ports);
+        let plan = Plan {
+            name: format!("switch-{number}"),
+            core: config.cores.get(number).copied(),
+            inputs,
+            poll: Duration::from_micros(config.poll_us),
+            shared: None,
+        };
+        workers.push(Worker::start_as(plan, graph, ports)?);
+        callers.push(caller);
+        counts.push(cache);
+        all_drops.push(drops);
+    }
+    switch.set_workers(Box::new(Reach { callers, counts }));
+    Ok(Host { _workers: workers, drops: all_drops })
+}

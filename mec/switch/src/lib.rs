@@ -1,0 +1,21 @@
+//! The edge's switch: an OpenFlow 1.3 pipeline that sees into GTP-U tunnels, the agent through which controllers drive it, and
+//! a data path on the forwarding engine.
+//!
+//! ```text
+//! controllers ◄──OpenFlow──► agent ──► core::Switch ──► pipeline: tables, groups, translation
+//!                                            ▲
+//!                     packets ──► data path ─┘  caches of translations
+//! ```
+//! Read first: [`pipeline`], then [`core`].
+#![forbid(unsafe_code)]
+
+pub mod agent;
+pub mod config;
+pub mod core;
+pub mod host;
+pub mod pipeline;
+pub mod service;
+pub mod text;
+
+pub use config::Config;
+pub use service::Service;

@@ -1,0 +1,265 @@
+//! From a frame to its fields: those of the frame, and those of the packet inside its tunnel, if it has one.
+//!
+//! What cannot be read is no error: the fields are zero from there on, and the frame is forwarded by what could be read.
+//! GTP-U counts as such only if all of its header can be read (TS 29.281 §5); anything else on its port is an ordinary
+//! datagram. A fragment of a tunnel's packet is one, too: only whole datagrams have a view behind the GTP port.
+
+use openflow::{Field, PacketType};
+use packet::{ethernet, gtpu, ipv4, ipv6, protocol, transport};
+
+use super::field::{self, WORDS, Words, shape};
+
+/// Where an IP packet lies in the frame.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ip {
+    /// 4, 6, or 0 where there is none.
+    pub version: u8,
+    /// What follows the headers of IP.
+    pub protocol: u8,
+    /// Where it begins.
+    pub at: u16,
+    /// Where the transport header begins; 0 if none can be read here.
+    pub transport: u16,
+}
+
+/// Where the parts of a frame lie.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// Whether it has an Ethernet header.
+    pub has_ethernet: bool,
+    /// The frame's IP packet.
+    pub outer: Ip,
+    /// Where the GTP-U message begins; 0 if there is none.
+    pub gtpu: u16,
+    /// The packet inside.
+    pub inner: Ip,
+}
+
+/// The fields of a frame, and of what it carries.
+#[derive(Debug, Clone, Copy)]
+pub struct Headers {
+    /// Fields of the frame.
+    pub outer: Words,
+    /// Fields of the view behind the GTP port, apart from those that the outer ones give: addresses of the tunnel, port.
+    pub inner: Words,
+    /// Where they lie.
+    pub layout: Layout,
+}
+
+/// EtherTypes of tags.
+const TAGS: [u16; 2] = [0x8100, 0x88a8];
+/// OFPVID_PRESENT.
+const TAGGED: u16 = 0x1000;
+
+impl Headers {
+    /// Reads a frame that came by `in_port`.
+    #[inline]
+    pub fn parse(frame: &[u8], in_port: u32) -> Headers {
+        let mut headers = Headers { outer: [0; WORDS], inner: [0; WORDS], layout: Layout::default() };
+        field::set(&mut headers.outer, Field::InPort, in_port.into());
+        // The length of a frame has 16 bits everywhere here; longer ones cannot come.
+        let frame = &frame[..frame.len().min(usize::from(u16::MAX))];
+        let Some(at) = headers.ethernet(frame) else { return headers };
+        let ethertype = word(frame, at - 2);
+        match ethertype {
+            ethernet::IPV4 | ethernet::IPV6 => {
+                headers.layout.outer = ip(frame, at, &mut headers.outer);
+                headers.tunnel(frame);
+            }
+            ethernet::ARP => arp(&frame[at..], &mut headers.outer),
+            _ => {}
+        }
+        headers
+    }
+
+    /// Reads the link layer; where its payload begins.
+    #[inline]
+    fn ethernet(&mut self, frame: &[u8]) -> Option<usize> {
+        if frame.len() < 14 {
+            return None;
+        }
+        self.layout.has_ethernet = true;
+        let words = &mut self.outer;
+        field::set(words, Field::EthDst, (long(frame, 0) << 16 | u64::from(word(frame, 4))).into());
+        field::set(words, Field::EthSrc, (u64::from(word(frame, 6)) << 32 | long(frame, 8)).into());
+        let mut at = 14;
+        if TAGS.contains(&word(frame, 12)) && frame.len() >= 18 {
+            let tag = word(frame, 14);
+            field::set(words, Field::VlanVid, (tag & 0xfff | TAGGED).into());
+            field::set(words, Field::VlanPcp, (tag >> 13).into());
+            at = 18;
+        }
+        field::set(words, Field::EthType, word(frame, at - 2).into());
+        Some(at)
+    }
+
+    /// Reads the tunnel's header and the packet in it.
+    #[inline]
+    fn tunnel(&mut self, frame: &[u8]) {
+        let Ip { version, protocol, at, transport } = self.layout.outer;
+        if protocol != protocol::UDP || transport == 0 || is_fragment(frame, &self.layout.outer) {
+            return;
+        }
+        let (at, transport) = (usize::from(at), usize::from(transport));
+        // The view that was read has checked the length.
+        let end = match version {
+            4 => at + usize::from(word(frame, at + 2)),
+            _ => at + ipv6::HEADER_LEN + usize::from(word(frame, at + 4)),
+        };
+        let Ok(udp) = transport::Udp::new(&frame[transport..end]) else { return };
+        if udp.destination_port() != gtpu::PORT {
+            return;
+        }
+        let Ok(message) = gtpu::Packet::new(udp.payload()) else { return };
+        let begins = transport + transport::UDP_HEADER_LEN;
+        self.layout.gtpu = begins as u16;
+        self.outer[shape::WORD] |= shape::GTPU;
+        field::set(&mut self.inner, Field::TunnelId, message.teid().into());
+        field::set(&mut self.inner, Field::TunGtpuFlags, message.bytes()[0].into());
+        field::set(&mut self.inner, Field::TunGtpuMsgtype, message.message_type().into());
+        if message.message_type() == gtpu::message_type::G_PDU {
+            let whole = &frame[..begins + message.bytes().len()];
+            self.layout.inner = ip(whole, begins + message.header_len(), &mut self.inner);
+            let (packet_type, ethertype) = match self.layout.inner.version {
+                4 => (PacketType::IPV4, ethernet::IPV4),
+                6 => (PacketType::IPV6, ethernet::IPV6),
+                _ => return,
+            };
+            let packet_type = u128::from(packet_type.namespace) << 16 | u128::from(packet_type.ns_type);
+            field::set(&mut self.inner, Field::PacketType, packet_type);
+            field::set(&mut self.inner, Field::EthType, ethertype.into());
+        }
+    }
+}
+
+/// Two octets at `at`; the caller has checked the length.
+#[inline(always)]
+fn word(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+/// Four octets at `at`, as [`word`].
+#[inline(always)]
+fn long(bytes: &[u8], at: usize) -> u64 {
+    u64::from(word(bytes, at)) << 16 | u64::from(word(bytes, at + 2))
+}
+
+/// Whether the IP packet is a part of one.
+fn is_fragment(frame: &[u8], ip: &Ip) -> bool {
+    let at = usize::from(ip.at);
+    match ip.version {
+        4 => word(frame, at + 6) & 0x3fff != 0,
+        6 => ipv6::Packet::new(&frame[at..])
+            .and_then(|packet| packet.upper())
+            .map_or(true, |upper| upper.fragment.is_some()),
+        _ => false,
+    }
+}
+
+/// Reads an IP packet and the transport header in it.
+#[inline]
+fn ip(frame: &[u8], at: usize, words: &mut Words) -> Ip {
+    let bytes = &frame[at..];
+    let found = match bytes.first().map(|octet| octet >> 4) {
+        Some(4) => of_v4(bytes, words),
+        Some(6) => of_v6(bytes, words),
+        _ => None,
+    };
+    let Some((version, protocol, transport, whole)) = found else { return Ip::default() };
+    field::set(words, Field::IpProto, protocol.into());
+    let readable = transport.and_then(|offset| ports(&bytes[..whole], offset, version, protocol, words));
+    let transport = readable.map_or(0, |offset| (at + offset) as u16);
+    Ip { version, protocol, at: at as u16, transport }
+}
+
+/// Version, protocol, where the transport header begins unless it is in another fragment, and the packet's length.
+type Found = Option<(u8, u8, Option<usize>, usize)>;
+
+#[inline]
+fn of_v4(bytes: &[u8], words: &mut Words) -> Found {
+    let packet = ipv4::Packet::new(bytes).ok()?;
+    field::set(words, Field::IpDscp, (packet.tos() >> 2).into());
+    field::set(words, Field::IpEcn, (packet.tos() & 3).into());
+    field::set(words, Field::Ipv4Src, packet.source().to_bits().into());
+    field::set(words, Field::Ipv4Dst, packet.destination().to_bits().into());
+    if packet.ttl() <= 1 {
+        words[shape::WORD] |= shape::LAST_HOP;
+    }
+    let readable = packet.fragment_offset() == 0;
+    Some((4, packet.protocol(), readable.then(|| packet.header_len()), packet.bytes().len()))
+}
+
+#[inline]
+fn of_v6(bytes: &[u8], words: &mut Words) -> Found {
+    let packet = ipv6::Packet::new(bytes).ok()?;
+    field::set(words, Field::IpDscp, (packet.traffic_class() >> 2).into());
+    field::set(words, Field::IpEcn, (packet.traffic_class() & 3).into());
+    field::set(words, Field::Ipv6Flabel, packet.flow_label().into());
+    field::set(words, Field::Ipv6Src, packet.source().to_bits());
+    field::set(words, Field::Ipv6Dst, packet.destination().to_bits());
+    if packet.hop_limit() <= 1 {
+        words[shape::WORD] |= shape::LAST_HOP;
+    }
+    let whole = packet.bytes().len();
+    let Ok(upper) = packet.upper() else { return Some((6, packet.next_header(), None, whole)) };
+    let readable = upper.fragment.unwrap_or(0) == 0;
+    Some((6, upper.protocol, readable.then_some(upper.offset), whole))
+}
+
+/// Reads the transport header; where it begins, if it is whole.
+#[inline]
+fn ports(packet: &[u8], at: usize, version: u8, protocol: u8, words: &mut Words) -> Option<usize> {
+    let header = packet.get(at..)?;
+    match protocol {
+        protocol::TCP if header.len() >= 20 => {}
+        protocol::UDP if header.len() >= transport::UDP_HEADER_LEN => {}
+        protocol::ICMP if version == 4 && header.len() >= 4 => {
+            field::set(words, Field::Icmpv4Type, header[0].into());
+            field::set(words, Field::Icmpv4Code, header[1].into());
+            return Some(at);
+        }
+        protocol::ICMPV6 if version == 6 && header.len() >= 4 => {
+            icmpv6(header, words);
+            return Some(at);
+        }
+        _ => return None,
+    }
+    field::set(words, Field::UdpSrc, word(header, 0).into());
+    field::set(words, Field::UdpDst, word(header, 2).into());
+    Some(at)
+}
+
+/// Reads type and code, and neighbour discovery (RFC 4861 §4.3, §4.4): target, and its or the sender's link-layer address.
+fn icmpv6(header: &[u8], words: &mut Words) {
+    const SOLICITATION: u8 = 135;
+    const ADVERTISEMENT: u8 = 136;
+    field::set(words, Field::Icmpv6Type, header[0].into());
+    field::set(words, Field::Icmpv6Code, header[1].into());
+    if ![SOLICITATION, ADVERTISEMENT].contains(&header[0]) || header.len() < 24 {
+        return;
+    }
+    let target = header[8..24].iter().fold(0u128, |bits, octet| bits << 8 | u128::from(*octet));
+    field::set(words, Field::Ipv6NdTarget, target);
+    // Options 1 and 2: link-layer address of the source, of the target.
+    let wanted = header[0] - SOLICITATION + 1;
+    if let [kind, 1, address @ ..] = &header[24..]
+        && *kind == wanted
+        && address.len() >= 6
+    {
+        let address = address[..6].iter().fold(0u128, |bits, octet| bits << 8 | u128::from(*octet));
+        field::set(words, Field::Ipv6NdSll, address);
+    }
+}
+
+/// Reads ARP for IPv4 on Ethernet (RFC 826).
+fn arp(packet: &[u8], words: &mut Words) {
+    if packet.len() < 28 || packet[..6] != [0, 1, 8, 0, 6, 4] {
+        return;
+    }
+    let hardware = |at| u128::from(long(packet, at)) << 16 | u128::from(word(packet, at + 4));
+    field::set(words, Field::ArpOp, word(packet, 6).into());
+    field::set(words, Field::ArpSha, hardware(8));
+    field::set(words, Field::ArpSpa, long(packet, 14).into());
+    field::set(words, Field::ArpTha, hardware(18));
+    field::set(words, Field::ArpTpa, long(packet, 24).into());
+}

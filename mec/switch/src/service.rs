@@ -1,0 +1,294 @@
+//! A whole switch on this machine: its interfaces, workers and agent, from a configuration.
+
+use std::sync::Arc;
+
+use net::link::{self, Links};
+use net::tcp::{self, TcpListener};
+use path::Ports;
+use pktio::VECTOR;
+use pktio::af_xdp::{AfXdpError, AfXdpPort, Interface, Memory, Options};
+use pktio::bpf::filter::Select;
+use pktio::tun::{TunError, TunPort};
+use serde_json::{Value, json};
+use std::sync::atomic::Ordering::Relaxed;
+use telemetry::DropReason;
+
+use crate::agent::driver::Agent;
+use crate::config::Config;
+use crate::core::{Identity, PortCounts, Switch, SwitchPort};
+use crate::host::{self, Host, PortSet};
+use crate::pipeline::{Limits, Pipeline, Ports as PipelinePorts};
+use openflow::PortNo;
+
+/// Why a switch does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An interface cannot be used.
+    #[error("port {number}: {error}")]
+    Interface {
+        /// The port.
+        number: u32,
+        /// Why.
+        error: AfXdpError,
+    },
+    /// The TAP device cannot be made.
+    #[error("local: {0}")]
+    Local(#[from] TunError),
+    /// It cannot be brought up.
+    #[error("local: {0}")]
+    LocalLink(#[from] link::LinkError),
+    /// There are more workers than queues.
+    #[error("workers: count is {count}, but {interface} has {queues} queues")]
+    Queues {
+        /// Workers that were asked for.
+        count: u32,
+        /// The interface with the fewest.
+        interface: String,
+        /// Its queues.
+        queues: u32,
+    },
+    /// Something else of the operating system.
+    #[error("{what}: {error}")]
+    System {
+        /// What was to be done.
+        what: String,
+        /// Its answer.
+        error: std::io::Error,
+    },
+}
+
+/// A running switch. It ends when this is dropped.
+pub struct Service {
+    switch: Arc<Switch>,
+    // The agent first: nobody changes entries while workers end.
+    _agent: Agent,
+    watch: tokio::task::JoinHandle<()>,
+    host: Host,
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.watch.abort();
+    }
+}
+
+/// What was opened.
+struct Opened {
+    interfaces: Vec<(u32, Arc<Interface>, bool)>,
+    local: Option<TunPort>,
+}
+
+impl Service {
+    /// Starts a switch in this thread's network namespace. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// What cannot be opened.
+    pub async fn start(config: &Config) -> Result<Service, StartError> {
+        let system = |what: &str| {
+            let what = what.to_owned();
+            move |error| StartError::System { what, error }
+        };
+        let opened = open(config).await?;
+        let ports = describe(config, &opened);
+        let live = ports.iter().map(|port| (port.number, is_live(port))).collect();
+        let limits = Limits { tables: config.tables, entries: config.entries, ..Limits::default() };
+        let pipeline = Pipeline::new(limits, PipelinePorts { live, gtp: config.gtp_port });
+        let identity = Identity { datapath_id: config.datapath_id, description: config.description.clone() };
+        let switch = Switch::new(identity, pipeline, ports, config.packet_in_per_s);
+        let sets = workers(config, &opened)?;
+        let host = host::start(&switch, sets, &config.workers).map_err(system("workers"))?;
+        let listener = listen(config).await.map_err(system("listen"))?;
+        let agent = Agent::start(&switch, &config.controllers, listener);
+        let mut links = link::Watch::here().map_err(system("links"))?;
+        let watched = Arc::clone(&switch);
+        let watch = tokio::spawn(async move {
+            loop {
+                links.changed().await;
+                watched.ports().iter().for_each(|port| watched.set_live(port.number, is_live(port)));
+            }
+        });
+        Ok(Service { switch, _agent: agent, watch, host })
+    }
+
+    /// The switch.
+    pub fn switch(&self) -> &Arc<Switch> {
+        &self.switch
+    }
+
+    /// All about it, for administration.
+    pub fn status(&self) -> Value {
+        status(&self.switch, &self.host)
+    }
+}
+
+/// Whether an interface can send.
+fn is_live(port: &SwitchPort) -> bool {
+    link::is_running(&port.name).unwrap_or(false)
+}
+
+async fn listen(config: &Config) -> std::io::Result<Option<TcpListener>> {
+    match config.listen {
+        Some(address) => tcp::listen(address).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+async fn open(config: &Config) -> Result<Opened, StartError> {
+    let mut interfaces = Vec::new();
+    for port in &config.ports {
+        let failed = |error| StartError::Interface { number: port.number, error };
+        let interface = Interface::open(&port.interface, None, &[Select::Everything]).map_err(failed)?;
+        let device = interface.device();
+        // Frames are forwarded as they come: with their tags, and with checksums.
+        if let Err(error) = device.keep_tags().and_then(|()| device.send_whole_frames()) {
+            tracing::warn!(interface = device.name, %error, "the driver may take tags or checksums off frames");
+        }
+        interfaces.push((port.number, interface, port.busy_poll));
+    }
+    let local = match &config.local {
+        Some(name) => {
+            let device = TunPort::create_tap(name)?;
+            Links::here()?.up(name).await?;
+            Some(device)
+        }
+        None => None,
+    };
+    Ok(Opened { interfaces, local })
+}
+
+fn describe(config: &Config, opened: &Opened) -> Vec<SwitchPort> {
+    let mut ports: Vec<_> = opened
+        .interfaces
+        .iter()
+        .map(|(number, interface, _)| SwitchPort {
+            number: *number,
+            name: interface.device().name.clone(),
+            mac: interface.device().mac,
+            counts: PortCounts::default(),
+        })
+        .collect();
+    ports.extend(config.local.iter().map(|name| SwitchPort {
+        number: PortNo::LOCAL.0,
+        name: name.clone(),
+        mac: pktio::af_xdp::device::Device::find(name).map_or([0; 6], |device| device.mac),
+        counts: PortCounts::default(),
+    }));
+    ports
+}
+
+/// The ports of each worker: its share of the queues of every interface.
+fn workers(config: &Config, opened: &Opened) -> Result<Vec<PortSet>, StartError> {
+    let fewest = opened
+        .interfaces
+        .iter()
+        .map(|(_, interface, _)| interface.device())
+        .min_by_key(|device| device.queues);
+    let count = match (config.workers.count, fewest) {
+        (Some(count), Some(device)) if count > device.queues => {
+            let (interface, queues) = (device.name.clone(), device.queues);
+            return Err(StartError::Queues { count, interface, queues });
+        }
+        (count, _) => count.unwrap_or(1),
+    };
+    (0..count).map(|worker| worker_ports(opened, worker, count)).collect()
+}
+
+fn worker_ports(opened: &Opened, worker: u32, count: u32) -> Result<PortSet, StartError> {
+    let devices = || opened.interfaces.iter().map(|(_, interface, _)| interface.device());
+    let first = opened.interfaces.first().map_or(0, |(number, ..)| *number);
+    let failed = |number| move |error| StartError::Interface { number, error };
+    let sockets: u32 = devices().map(|device| device.queues.div_ceil(count)).sum();
+    // Copies for each port, and a vector of frames of a controller.
+    let more = (opened.interfaces.len() + 3) * VECTOR;
+    let mut memory = Memory::with_more(sockets as usize, more, devices()).map_err(failed(first))?;
+    let mut ports: Ports = Vec::new();
+    for (number, interface, busy_poll) in &opened.interfaces {
+        let queues = (0..interface.device().queues).filter(|queue| queue % count == worker);
+        let options = Options { busy_poll: *busy_poll, ..Options::default() };
+        ports.push(Box::new(
+            AfXdpPort::open(interface, queues, &mut memory, options).map_err(failed(*number))?,
+        ));
+    }
+    let mut inputs: Vec<usize> = (0..ports.len()).collect();
+    if let Some(local) = &opened.local {
+        // A TAP device has one queue.
+        if worker == 0 {
+            inputs.push(ports.len());
+        }
+        ports.push(Box::new(local.share()));
+    }
+    Ok(PortSet { ports, inputs })
+}
+
+/// All about a switch.
+pub fn status(switch: &Switch, host: &Host) -> Value {
+    switch.settle();
+    let pipeline = switch.pipeline();
+    let ports = switch.ports().iter().map(|port| {
+        let counts = &port.counts;
+        json!({
+            "number": name_of(port.number),
+            "name": port.name,
+            "live": pipeline.ports().is_live(PortNo(port.number)),
+            "rx_packets": counts.rx_packets.load(Relaxed),
+            "rx_bytes": counts.rx_bytes.load(Relaxed),
+            "rx_dropped": counts.rx_dropped.load(Relaxed),
+            "tx_packets": counts.tx_packets.load(Relaxed),
+            "tx_bytes": counts.tx_bytes.load(Relaxed),
+            "tx_dropped": counts.tx_dropped.load(Relaxed),
+        })
+    });
+    let tables = pipeline.tables().iter().enumerate().map(|(number, table)| {
+        let (lookups, matches) = table.counts();
+        json!({"table": number, "entries": table.len(), "masks": table.masks(), "lookups": lookups, "matches": matches})
+    });
+    let mut flows: Vec<_> = pipeline.tables().iter().flat_map(|table| table.flows()).collect();
+    flows.sort_by_key(|flow| (flow.table, std::cmp::Reverse(flow.priority), flow.since_ns));
+    let entries = flows.iter().take(MAX_SHOWN).map(|flow| {
+        let (packets, bytes) = flow.counters.get();
+        json!({
+            "table": flow.table.0,
+            "priority": flow.priority,
+            "cookie": format!("{:#x}", flow.cookie),
+            "match": crate::text::of_match(&flow.matching),
+            "actions": crate::text::of_instructions(&flow.instructions),
+            "packets": packets,
+            "bytes": bytes,
+        })
+    });
+    let controllers = switch.peers().into_iter().map(|peer| {
+        json!({"address": peer.address.to_string(), "role": format!("{:?}", peer.role()).to_lowercase()})
+    });
+    let drops = DropReason::ALL.iter().map(|reason| {
+        let sum: u64 = host.drops.iter().map(|drops| drops.get(*reason)).sum();
+        (reason.name().to_owned(), sum)
+    });
+    let caches = switch.caches().into_iter().map(|(name, number)| (name.to_owned(), Value::from(number)));
+    let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
+    json!({
+        "datapath_id": format!("{:016x}", switch.identity().datapath_id),
+        "description": switch.identity().description,
+        "gtp_port": pipeline.ports().gtp,
+        "ports": ports.collect::<Vec<_>>(),
+        "tables": tables.collect::<Vec<_>>(),
+        "entries": entries.collect::<Vec<_>>(),
+        "entries_in_all": flows.len(),
+        "groups": pipeline.groups().len(),
+        "controllers": controllers.collect::<Vec<_>>(),
+        "caches": caches.collect::<serde_json::Map<_, _>>(),
+        "drops": drops.filter(|(_, n)| *n > 0).map(|(name, n)| (name, n.into())).collect::<serde_json::Map<_, _>>(),
+        "events": {
+            "packet_in_limited": count(&switch.counts.packet_in_limited),
+            "packet_in_lost": count(&switch.counts.packet_in_lost),
+            "refused": count(&switch.counts.refused),
+            "misbehaved": count(&switch.counts.misbehaved),
+        },
+    })
+}
+
+/// Entries that are shown; controllers can ask for all.
+const MAX_SHOWN: usize = 10_000;
+
+fn name_of(port: u32) -> Value {
+    if port == PortNo::LOCAL.0 { "LOCAL".into() } else { port.into() }
+}
