@@ -21,6 +21,7 @@ mod rlc;
 mod rrc;
 mod rules;
 pub mod smoke;
+mod switch;
 pub mod targets;
 mod ue;
 mod ue_rrc;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::{
-    cotcp, cu, cu_control, du, du_control, n4, offload, pdcp, pipeline, rlc, rrc, rules, ue, ue_rrc,
+    cotcp, cu, cu_control, du, du_control, n4, offload, pdcp, pipeline, rlc, rrc, rules, switch, ue, ue_rrc,
 };
 
 /// One decoder or endpoint.
@@ -63,6 +63,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "sdap", run: pdcp::sdap, seeds: pdcp::sdap_seeds },
     Target { name: "sdf", run: sdf, seeds: sdf_seeds },
     Target { name: "suci", run: suci, seeds: suci_seeds },
+    Target { name: "switch-agent", run: switch::agent, seeds: switch::agent_seeds },
+    Target { name: "switch-pipeline", run: switch::program, seeds: switch::programs },
     Target { name: "subscribers", run: subscribers, seeds: subscriber_seeds },
     Target { name: "ue-downlink", run: ue::downlink, seeds: ue::seeds },
     Target { name: "ue-rrc", run: ue_rrc::run, seeds: ue_rrc::seeds },
@@ -241,7 +243,7 @@ fn openflow_parts_seeds() -> Vec<Vec<u8>> {
     vec![stream]
 }
 
-fn openflow_seeds() -> Vec<Vec<u8>> {
+pub(crate) fn openflow_seeds() -> Vec<Vec<u8>> {
     use ::openflow::{Action, FlowMod, Hello, Instructions, Match, Message, Oxm, PortNo, TableId};
     let user = Match::new([Oxm::tunnel_id(0x1234), Oxm::tun_ipv4_dst([10, 0, 0, 1].into())]);
     let steer = Action::set(Oxm::tun_ipv4_dst([10, 0, 0, 2].into()))

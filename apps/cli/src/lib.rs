@@ -24,6 +24,7 @@ pub mod demo;
 pub mod doctor;
 mod gnb;
 pub mod live;
+pub mod mec;
 mod metrics;
 pub mod ran;
 pub mod run;
@@ -62,6 +63,8 @@ enum Command {
     Subscriber(subscriber::Args),
     /// Simulate gNBs and UEs, against this or any other core.
     Ran(Box<ran::Args>),
+    /// The edge: the switch that steers users inside their tunnels.
+    Mec(mec::Args),
     /// Run an experiment and write its result and plot.
     Bench(bench::Args),
     /// Make the certificates with which network functions speak TLS to each other.
@@ -107,6 +110,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Upf(args) => admin::upf(&args),
         Command::Subscriber(args) => subscriber::run(args),
         Command::Ran(args) => ran::run(&args),
+        Command::Mec(args) => mec::run(&args),
         Command::Bench(args) => match bench::run(&args)? {},
         Command::Certs(args) => certs::run(&args),
         Command::Doctor(args) => doctor::run(&args),

@@ -60,6 +60,8 @@ pub struct Config {
     pub du: Option<du::Config>,
     /// The cells of `godwit ran --split`; `None`: the file has no such section.
     pub ran: Option<ue::Config>,
+    /// The edge; `None`: the file has no such section.
+    pub mec: Option<crate::mec::Config>,
 }
 
 /// Default path of the store's key: in another folder than the store, so that a copy of the store's
@@ -167,6 +169,8 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
     let cu = reader.absent_or::<cu::Config>("cu", &["plmn", "slices"]);
     let du = reader.absent_or::<du::Config>("du", &["plmn", "slices"]);
     let ran = reader.absent_or::<ue::Config>("ran", &[]);
+    let mec = reader.absent_or::<crate::mec::Config>("mec", &[]);
+    reader.problems.extend(mec.iter().flatten().find_map(|mec| crate::mec::check(mec, &root)));
     if let Some(upf) = &mut upf {
         sockets(&root, Transport::Tcp, &mut upf.core);
     }
@@ -192,6 +196,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
             cu: cu?,
             du: du?,
             ran: ran?,
+            mec: mec?,
         })
     })();
     match config {
@@ -242,7 +247,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn top_level_keys(&mut self) {
-        let known = || SHARED.iter().copied().chain(runnable()).chain(["ran"]);
+        let known = || SHARED.iter().copied().chain(runnable()).chain(["ran", "mec"]);
         for (key, _) in self.root.entries() {
             if known().any(|name| name == key.name) {
                 continue;

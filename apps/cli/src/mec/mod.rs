@@ -1,0 +1,129 @@
+//! `godwit mec`: the edge.
+//!
+//! Its parts have a file of their own as a rule: they run at sites where nothing of the core does. So only the section `mec` and
+//! what is common to all sections is read of it.
+
+pub mod switch;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Subcommand;
+use serde::Deserialize;
+
+use crate::config::{Problem, Problems, de, yaml};
+
+/// The section `mec`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// A switch.
+    pub switch: Option<::switch::Config>,
+}
+
+/// Options of `godwit mec`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    part: Part,
+}
+
+#[derive(Subcommand, Debug)]
+enum Part {
+    /// The switch that steers users inside their tunnels.
+    Switch(switch::Args),
+}
+
+/// `godwit mec …`
+///
+/// # Errors
+/// The configuration is wrong, or the part cannot start.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.part {
+        Part::Switch(args) => switch::run(args),
+    }
+}
+
+/// What the edge needs of a file.
+pub(crate) struct File {
+    pub(crate) run_dir: PathBuf,
+    pub(crate) log: String,
+    pub(crate) mec: Config,
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// [`Problems`] when it is wrong; another error when it cannot be read.
+pub(crate) fn load(file: &Path) -> anyhow::Result<File> {
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("cannot read {} (name another file with -c)", file.display()))?;
+    parse(&text).map_err(|problems| Problems { file: file.to_owned(), problems }.into())
+}
+
+fn parse(text: &str) -> Result<File, Vec<Problem>> {
+    let one = |problem| vec![problem];
+    let root = yaml::parse(text).map_err(one)?;
+    let text = |key: &str, default: &str| match root.get(key) {
+        Some(node) => de::read::<String>(node, key),
+        None => Ok(default.to_owned()),
+    };
+    let missing = || {
+        Problem::at(
+            1,
+            "mec",
+            "is missing: the godwit.yaml of the sources has an example, docs/gtp-switch.md explains it",
+        )
+    };
+    let mec: Config = de::read(root.get("mec").ok_or_else(missing).map_err(one)?, "mec").map_err(one)?;
+    if let Some(problem) = check(&mec, &root) {
+        return Err(vec![problem]);
+    }
+    let run_dir = text("run_dir", "/run/godwit").map_err(one)?.into();
+    Ok(File { run_dir, log: text("log", "info").map_err(one)?, mec })
+}
+
+/// Checks the section's values against each other.
+pub(crate) fn check(mec: &Config, root: &yaml::Node) -> Option<Problem> {
+    let (key, message) = mec.switch.as_ref()?.validate().err()?;
+    let path = format!("mec.switch.{key}");
+    Some(Problem::at(root.line_of(&path), &path, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example of the shipped configuration, out of its comments.
+    fn shipped() -> String {
+        let shipped = include_str!("../../../../godwit.yaml");
+        let (_, example) = shipped.split_once("\n# mec:").unwrap();
+        let lines = example.lines().map(|line| line.strip_prefix("# ").unwrap_or(line));
+        format!("mec:{}\n", lines.collect::<Vec<_>>().join("\n"))
+    }
+
+    #[test]
+    fn the_shipped_example_is_sound() {
+        let switch = parse(&shipped()).ok().unwrap().mec.switch.unwrap();
+        assert_eq!((switch.ports.len(), switch.gtp_port), (2, Some(100)));
+    }
+
+    #[test]
+    fn mistakes_have_their_line() {
+        let said = |from: &str, to: &str| {
+            let text = shipped();
+            assert!(text.contains(from), "{from}");
+            let line = text[..text.find(from).unwrap()].lines().count();
+            let problem = parse(&text.replacen(from, to, 1)).err().unwrap().remove(0);
+            assert!(problem.line.abs_diff(line) <= 1, "{problem:?} is not near line {line}");
+            format!("{}: {}", problem.path, problem.message)
+        };
+        assert!(said("gtp_port: 100", "gtp_prt: 100").contains("did you mean `gtp_port`?"));
+        assert!(
+            said("gtp_port: 100", "gtp_port: 1").contains("mec.switch.ports: 1 is the number of two ports")
+        );
+        assert!(said("listen: 127.0.0.1", "listen: 192.0.2.1").contains("mec.switch.listen: 192.0.2.1"));
+        assert_eq!(parse("log: info").err().unwrap()[0].path, "mec");
+    }
+}

@@ -1,0 +1,321 @@
+//! The whole switch in a network of namespaces: a base station and two anchors on veth links, frames by AF_XDP.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
+#![allow(clippy::disallowed_methods, reason = "the tests wait for the kernel")]
+
+mod common;
+
+use std::net::{IpAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::*;
+use net::link::Links;
+use net::netns::NetNs;
+use openflow::{Action, Change, FlowMod, Instructions, MacAddr, Oxm, PortNo, TableId};
+use packet::ethernet;
+use pktio::af_xdp::device::Device;
+use pktio::af_xdp::{AfXdpPort, Interface, Memory, Options};
+use pktio::bpf::filter::Select;
+use pktio::frame::NO_PEER;
+use pktio::{Port as _, Vector};
+use switch::{Config, Service};
+use tokio::runtime::Runtime;
+
+/// Base station, first and second anchor, and the switch between them.
+struct Network {
+    peers: [NetNs; 3],
+    // The service ends before its runtime.
+    service: Option<Service>,
+    runtime: Runtime,
+    _ours: NetNs,
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let _entered = self.runtime.enter();
+        self.service = None;
+    }
+}
+
+/// `None`: namespaces are not allowed here.
+fn network() -> Option<Network> {
+    let ours = match NetNs::new() {
+        Ok(ours) => ours,
+        Err(error) => {
+            assert!(std::env::var_os("CI").is_none(), "namespaces: {error}");
+            eprintln!("skipped: namespaces: {error}");
+            return None;
+        }
+    };
+    let peers = [(); 3].map(|()| NetNs::new().unwrap());
+    let runtime = ours.runtime(2).unwrap();
+    let addresses = [(ENB, ENB_MAC), (GW1, GW1_MAC), (GW2, GW2_MAC)];
+    runtime.block_on(async {
+        let links = Links::in_ns(&ours).unwrap();
+        for (number, peer) in peers.iter().enumerate() {
+            let name = format!("port{}", number + 1);
+            links.add_veth(&name, "eth0", peer).await.unwrap();
+            links.up(&name).await.unwrap();
+            let far = Links::in_ns(peer).unwrap();
+            far.add_address("eth0", format!("{}/24", addresses[number].0).parse().unwrap()).await.unwrap();
+            far.up("eth0").await.unwrap();
+            // Checksums are in the frames, as on a cable.
+            peer.enter(|| Device::find("eth0").unwrap().send_whole_frames().unwrap()).unwrap();
+        }
+    });
+    let config: Config = serde_json::from_value(serde_json::json!({
+        "datapath_id": 7,
+        "gtp_port": GTP,
+        "local": "edge0",
+        "ports": [
+            {"number": 1, "interface": "port1"},
+            {"number": 2, "interface": "port2"},
+            {"number": 3, "interface": "port3"},
+        ],
+    }))
+    .unwrap();
+    let handle = runtime.handle().clone();
+    let service = ours.enter(|| handle.block_on(Service::start(&config)).unwrap()).unwrap();
+    Some(Network { peers, service: Some(service), runtime, _ours: ours })
+}
+
+impl Network {
+    fn service(&self) -> &Service {
+        self.service.as_ref().unwrap()
+    }
+
+    fn install(&self, rules: impl IntoIterator<Item = FlowMod>) {
+        let changes: Vec<_> = rules.into_iter().map(Change::FlowMod).collect();
+        self.service().switch().commit(&changes).unwrap();
+        self.service().switch().settle();
+    }
+
+    /// Opens a peer's link for raw frames.
+    fn link(&self, peer: usize) -> Link {
+        let open = || {
+            let interface = Interface::open("eth0", None, &[Select::Everything]).unwrap();
+            let mut memory = Memory::with_more(1, 256, [interface.device()]).unwrap();
+            let port = AfXdpPort::open(&interface, [0], &mut memory, Options::default()).unwrap();
+            (interface, port, memory)
+        };
+        let (interface, port, memory) = self.peers[peer].enter(open).unwrap();
+        let vector = Vector::of(&port.pool().unwrap());
+        Link { port, vector, _interface: interface, _memory: memory }
+    }
+
+    /// Packets that took the entries of a table.
+    fn counts(&self, table: u8) -> Vec<(u16, u64)> {
+        self.service().switch().settle();
+        let pipeline = self.service().switch().pipeline();
+        let flows = pipeline.tables()[usize::from(table)].flows();
+        let mut counts: Vec<_> = flows.map(|flow| (flow.priority, flow.counters.get().0)).collect();
+        counts.sort_unstable();
+        counts
+    }
+}
+
+struct Link {
+    port: AfXdpPort,
+    vector: Vector,
+    _interface: Arc<Interface>,
+    _memory: Memory,
+}
+
+impl Link {
+    fn send(&mut self, frames: &[Vec<u8>]) {
+        for frames in frames.chunks(32) {
+            self.vector.clear();
+            for frame in frames {
+                assert!(self.vector.push(frame, NO_PEER));
+            }
+            let all: Vec<u16> = (0..frames.len() as u16).collect();
+            assert_eq!(self.port.transmit(&mut self.vector, &all).packets, frames.len());
+            let _ = self.port.receive(&mut self.vector);
+        }
+    }
+
+    /// The next `count` frames; fewer if they do not come.
+    fn receive(&mut self, count: usize) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        for _ in 0..2000 {
+            self.port.receive(&mut self.vector).unwrap();
+            // What the kernel of the far end says by itself is not ours.
+            let ours = self.vector.frames().iter().map(|frame| frame.packet().to_vec());
+            frames.extend(ours.filter(|frame| frame.len() > 34 && frame[12..14] == [8, 0]));
+            if frames.len() >= count {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        frames
+    }
+}
+
+#[test]
+fn steered_frames_arrive_and_others_are_byte_identical() {
+    let Some(network) = network() else { return };
+    network.install(table_one());
+    network.install([divert(7)]);
+    let [mut enb, mut gw1, mut gw2] = [0, 1, 2].map(|peer| network.link(peer));
+    let users = |teid: u32| -> Vec<Vec<u8>> {
+        let packet = |number: u16| {
+            udp((UE1.into(), 40_000), (SERVER.into(), number), &number.to_be_bytes().repeat(20))
+        };
+        (0..200)
+            .map(|number| {
+                let message = match number % 3 {
+                    0 => gpdu(teid, &packet(number)),
+                    1 => gpdu_5g(teid, &packet(number)),
+                    _ => gpdu_full(teid, &packet(number)),
+                };
+                uplink(GW1, &message)
+            })
+            .collect()
+    };
+    let (diverted, others) = (users(7), users(8));
+    for (diverted, others) in diverted.chunks(20).zip(others.chunks(20)) {
+        let mixed: Vec<_> = diverted.iter().zip(others).flat_map(|(a, b)| [a.clone(), b.clone()]).collect();
+        enb.send(&mixed);
+        assert_eq!(gw1.receive(others.len()), others);
+        let expected: Vec<_> = diverted.iter().map(|frame| readdressed(frame, GW2_MAC, GW2)).collect();
+        let received = gw2.receive(diverted.len());
+        assert_eq!(received, expected);
+        received.iter().for_each(|frame| check(frame));
+    }
+    // Each packet counted once by each entry on its way (SW-1), though nearly all were treated by the cache.
+    let tunnels = network.counts(1);
+    assert_eq!(tunnels, [(0, 200), (100, 200)]);
+    assert_eq!(network.counts(0), [(0, 0), (200, 400), (250, 200), (260, 200), (300, 400)]);
+    let status = network.service().status();
+    assert!(status["caches"]["hits"].as_u64() > Some(350), "{}", status["caches"]);
+    assert_eq!(status["ports"][0]["rx_packets"].as_u64(), Some(400));
+    assert_eq!(status["ports"][1]["tx_packets"].as_u64(), Some(200));
+    // Back, at once for all packets from here on.
+    let back = FlowMod::delete(TableId(1), divert(7).matching);
+    network.install([back]);
+    enb.send(&diverted[..20]);
+    assert_eq!(gw1.receive(20), diverted[..20]);
+}
+
+/// Kernels at both ends take the packets: checksums of what was rewritten are right.
+#[test]
+fn kernels_talk_through_the_switch_and_a_tunnel_moves() {
+    let Some(network) = network() else { return };
+    let everywhere =
+        |fields: Vec<Oxm>| add(2, 50, fields, Instructions::apply([Action::output(PortNo::FLOOD)]));
+    let mut rules = table_one();
+    // The kernels choose their addresses: forwarding by IPv4 destination.
+    rules.retain(|rule| rule.table_id != TableId(2));
+    rules.push(everywhere(vec![Oxm::eth_type(0x0806)]));
+    let macs: Vec<[u8; 6]> =
+        network.peers.iter().map(|peer| peer.enter(|| Device::find("eth0").unwrap().mac).unwrap()).collect();
+    for (to, (port, mac)) in [ENB, GW1, GW2].into_iter().zip(PORTS.into_iter().zip(&macs)) {
+        let fields = [Oxm::eth_type(0x0800), Oxm::ipv4_dst(to)];
+        let actions = [set(Oxm::eth_dst(MacAddr(*mac))), output(port)];
+        rules.push(add(2, 100, fields, Instructions::apply(actions)));
+    }
+    network.install(rules);
+    let socket = |peer: usize, address: IpAddr| {
+        let socket = network.peers[peer].enter(|| UdpSocket::bind((address, 2152)).unwrap()).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        socket
+    };
+    let (enb, gw1, gw2) = (socket(0, ENB.into()), socket(1, GW1.into()), socket(2, GW2.into()));
+    let mut buffer = [0; 2048];
+    let message = gpdu_5g(7, &user_packet());
+    for _ in 0..50 {
+        enb.send_to(&message, (GW1, 2152)).unwrap();
+        let (length, from) = gw1.recv_from(&mut buffer).unwrap();
+        assert_eq!((&buffer[..length], from.ip()), (&message[..], ENB.into()));
+        gw1.send_to(&message, from).unwrap();
+        let (length, from) = enb.recv_from(&mut buffer).unwrap();
+        assert_eq!((&buffer[..length], from.ip()), (&message[..], GW1.into()));
+    }
+    network.install([divert(7)]);
+    for _ in 0..50 {
+        enb.send_to(&message, (GW1, 2152)).unwrap();
+        let (length, from) = gw2.recv_from(&mut buffer).unwrap();
+        assert_eq!((&buffer[..length], from.ip()), (&message[..], ENB.into()));
+    }
+    gw1.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    assert!(gw1.recv_from(&mut buffer).is_err(), "nothing more reaches the first anchor");
+}
+
+/// A thousand users move by one bundle while their packets pass: each packet is treated by the entries before it or by those
+/// after it, and none by old ones after another by new ones.
+#[test]
+fn a_thousand_users_move_at_once() {
+    let Some(network) = network() else { return };
+    network.install(table_one());
+    let [mut enb, mut gw1, mut gw2] = [0, 1, 2].map(|peer| network.link(peer));
+    let frames: Vec<_> = (0..1000).map(|user| uplink(GW1, &gpdu_5g(user, &user_packet()))).collect();
+    for frames in frames.chunks(50) {
+        enb.send(frames);
+        assert_eq!(gw1.receive(frames.len()), frames);
+    }
+    let switch = network.service().switch();
+    let changes: Vec<_> = (0..1000).map(|user| Change::FlowMod(divert(user))).collect();
+    let began = net::time::now_ns();
+    switch.commit(&changes).unwrap();
+    switch.settle();
+    eprintln!("1,000 users moved in {} us", (net::time::now_ns() - began) / 1000);
+    for frames in frames.chunks(50) {
+        enb.send(frames);
+        let expected: Vec<_> = frames.iter().map(|frame| readdressed(frame, GW2_MAC, GW2)).collect();
+        assert_eq!(gw2.receive(frames.len()), expected);
+    }
+    assert_eq!(gw1.receive(1).len(), 0);
+}
+
+/// The host has its port, and a link that goes down is noticed.
+#[test]
+fn local_and_links() {
+    let Some(network) = network() else { return };
+    let bucket =
+        |port: u32| openflow::Bucket { watch_port: PortNo(port), ..openflow::Bucket::new([output(port)]) };
+    let group = openflow::GroupMod {
+        command: openflow::GroupModCommand::Add,
+        group_type: openflow::GroupType::FastFailover,
+        group_id: openflow::GroupId(1),
+        buckets: vec![bucket(2), bucket(3)],
+    };
+    network.service().switch().commit(&[Change::GroupMod(group)]).unwrap();
+    network.install([
+        add(0, 1, [Oxm::eth_type(0x0800)], Instructions::apply([Action::Group(openflow::GroupId(1))])),
+        add(
+            0,
+            2,
+            [Oxm::eth_type(0x0800), Oxm::ipv4_dst(SERVER)],
+            Instructions::apply([Action::output(PortNo::LOCAL)]),
+        ),
+    ]);
+    let [mut enb, mut gw1, mut gw2] = [0, 1, 2].map(|peer| network.link(peer));
+    let frame = ethernet::build(
+        GW1_MAC,
+        ENB_MAC,
+        None,
+        ethernet::IPV4,
+        &udp((UE1.into(), 1), (ENB.into(), 2), b"to whom"),
+    );
+    enb.send(std::slice::from_ref(&frame));
+    assert_eq!(gw1.receive(1), std::slice::from_ref(&frame));
+    network.runtime.block_on(async {
+        Links::in_ns(&network.peers[1]).unwrap().down("eth0").await.unwrap();
+    });
+    for _ in 0..200 {
+        if network.service().status()["ports"][1]["live"] == false {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    enb.send(std::slice::from_ref(&frame));
+    assert_eq!(gw2.receive(1), std::slice::from_ref(&frame));
+    enb.send(&[ethernet::build(GW1_MAC, ENB_MAC, None, ethernet::IPV4, &user_packet())]);
+    for _ in 0..200 {
+        if network.service().status()["ports"][3]["tx_packets"] == 1 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("LOCAL got nothing: {}", network.service().status());
+}
