@@ -21,6 +21,7 @@ pub mod metrics;
 pub mod oam;
 pub mod random;
 pub mod registration;
+pub mod rest;
 pub mod security;
 pub mod shutdown;
 pub mod trust;

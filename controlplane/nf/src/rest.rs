@@ -1,0 +1,241 @@
+//! HTTP/1.1 with JSON over TCP, for interfaces that are not 3GPP's: their server, and the client of commands.
+//!
+//! The server reads requests within limits and leaves everything else to one handler. Refusals are `application/problem+json`
+//! (RFC 9457), which say what to do.
+
+use std::{future::Future, io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{StatusCode, body::Incoming, header, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use net::{tcp, time};
+use serde_json::{Value, json};
+use tokio::{sync::Semaphore, task::JoinHandle};
+
+/// Most connections at once.
+const MAX_CONNECTIONS: usize = 64;
+/// How long a request's head may take, and how long a connection may be idle.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Most octets of an answer to [`call`].
+const MAX_ANSWER: usize = 64 * 1024 * 1024;
+
+/// A request, read whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Request {
+    /// `GET`, `POST`, …
+    pub method: String,
+    /// The path, without query.
+    pub path: String,
+    /// The query, without `?`.
+    pub query: String,
+    /// The content.
+    pub body: Bytes,
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Response {
+    /// HTTP status code.
+    pub status: u16,
+    /// The content.
+    pub body: Value,
+}
+
+impl Response {
+    /// 200 with content.
+    pub fn ok(body: Value) -> Response {
+        Response { status: 200, body }
+    }
+
+    /// A refusal: a short title, and what is wrong and what to do.
+    pub fn problem(status: u16, title: &str, detail: impl std::fmt::Display) -> Response {
+        let body = json!({"type": "about:blank", "title": title, "status": status, "detail": detail.to_string()});
+        Response { status, body }
+    }
+}
+
+type Answer = Pin<Box<dyn Future<Output = Response> + Send>>;
+type Handler = dyn Fn(Request) -> Answer + Send + Sync;
+
+/// A served address; dropping it stops serving.
+#[derive(Debug)]
+pub struct RestServer {
+    task: JoinHandle<()>,
+    address: SocketAddr,
+}
+
+impl RestServer {
+    /// Serves `handler`, with requests of at most `max_body` octets.
+    ///
+    /// # Errors
+    /// The address is in use, or not of this host.
+    pub async fn start<F, Fut>(address: SocketAddr, max_body: usize, handler: F) -> io::Result<RestServer>
+    where
+        F: Fn(Request) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Response> + Send + 'static,
+    {
+        let listener = tcp::listen(address).await?;
+        let address = listener.local_addr()?;
+        let handler: Arc<Handler> = Arc::new(move |request| Box::pin(handler(request)));
+        Ok(RestServer { task: tokio::spawn(accept(listener, max_body, handler)), address })
+    }
+
+    /// The served address.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for RestServer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn accept(listener: tcp::TcpListener, max_body: usize, handler: Arc<Handler>) {
+    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut tasks = tokio::task::JoinSet::new();
+    loop {
+        // Waits for a free place first, so that connections beyond the limit wait in the kernel.
+        let Ok(permit) = connections.clone().acquire_owned().await else { return };
+        while tasks.try_join_next().is_some() {}
+        let Ok((stream, _)) = listener.accept().await else {
+            time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        let handler = handler.clone();
+        tasks.spawn(async move {
+            let service = service_fn(move |request| {
+                let handler = handler.clone();
+                async move { Ok::<_, std::convert::Infallible>(answer(request, max_body, &*handler).await) }
+            });
+            // A client may close the connection or stay silent at any time.
+            let connection = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(PATIENCE)
+                .serve_connection(TokioIo::new(stream), service);
+            let _ = connection.await;
+            drop(permit);
+        });
+    }
+}
+
+async fn answer(
+    request: hyper::Request<Incoming>,
+    max_body: usize,
+    handler: &Handler,
+) -> hyper::Response<Full<Bytes>> {
+    let (head, body) = request.into_parts();
+    let body = time::timeout(PATIENCE, Limited::new(body, max_body).collect()).await;
+    let response = match body {
+        Ok(Ok(body)) => {
+            let request = Request {
+                method: head.method.as_str().to_owned(),
+                path: head.uri.path().to_owned(),
+                query: head.uri.query().unwrap_or_default().to_owned(),
+                body: body.to_bytes(),
+            };
+            handler(request).await
+        }
+        _ => {
+            let detail = format!("the content is broken, slow, or has more than {max_body} octets");
+            Response::problem(413, "content refused", detail)
+        }
+    };
+    let kind = if response.status < 400 { "application/json" } else { "application/problem+json" };
+    let mut out = hyper::Response::new(Full::new(Bytes::from(response.body.to_string())));
+    *out.status_mut() = StatusCode::from_u16(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    out.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    out
+}
+
+/// Why a call has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// Nobody serves the address.
+    #[error("nothing answers on {address}: {source}")]
+    Unreachable {
+        /// The address.
+        address: SocketAddr,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The exchange failed, or took too long.
+    #[error("{address}: {reason}")]
+    Broken {
+        /// The address.
+        address: SocketAddr,
+        /// What happened.
+        reason: String,
+    },
+}
+
+/// Sends a request and returns the answer, whatever its status is.
+///
+/// # Errors
+/// Nobody serves the address, or the answer does not come within `limit` or is no JSON.
+pub async fn call(
+    limit: Duration,
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<Response, CallError> {
+    let broken = |reason: String| CallError::Broken { address, reason };
+    let exchange = async {
+        let stream =
+            tcp::connect(address, limit).await.map_err(|source| CallError::Unreachable { address, source })?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| broken(error.to_string()))?;
+        let driver = tokio::spawn(connection);
+        let content = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+        let request = hyper::Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, address.to_string())
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(content)))
+            .map_err(|error| broken(error.to_string()))?;
+        let response = sender.send_request(request).await.map_err(|error| broken(error.to_string()))?;
+        let status = response.status().as_u16();
+        let content = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+        driver.abort();
+        let content = content.map_err(|error| broken(error.to_string()))?.to_bytes();
+        let body = serde_json::from_slice(&content).map_err(|error| broken(error.to_string()))?;
+        Ok(Response { status, body })
+    };
+    time::timeout(limit, exchange)
+        .await
+        .unwrap_or_else(|_| Err(broken(format!("no answer within {} s", limit.as_secs()))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn requests_are_read_within_limits() {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let server = RestServer::start(any, 100, |request: Request| async move {
+            match request.path.as_str() {
+                "/echo" => Response::ok(json!({"query": request.query, "octets": request.body.len()})),
+                _ => Response::problem(404, "not found", "there is /echo"),
+            }
+        })
+        .await
+        .unwrap();
+        let address = server.address();
+        let ask = |path: &'static str, body: Value| async move {
+            call(PATIENCE, address, "POST", path, Some(&body)).await.unwrap()
+        };
+        let found = ask("/echo?a=1", json!("x")).await;
+        assert_eq!(found, Response::ok(json!({"query": "a=1", "octets": 3})));
+        assert_eq!(ask("/other", Value::Null).await.status, 404);
+        assert_eq!(ask("/echo", json!("x".repeat(200))).await.status, 413);
+        let nobody = call(PATIENCE, "127.0.0.1:1".parse().unwrap(), "GET", "/", None).await;
+        assert!(matches!(nobody, Err(CallError::Unreachable { .. })));
+    }
+}

@@ -1,0 +1,283 @@
+//! The capture of control messages: GTP-C and PFCP between MME or SMF and anchors, at the small switch before the MME or SMF (CAP).
+//!
+//! By default one rule forwards a message and copies it to the controller, so it is not delayed (CAP-3). Via the controller a message
+//! is stored before it is sent on (CAP-2): while the controller is away, control messages wait for retransmission. When the application
+//! is stopped in this mode, it first goes back to copying, so that a stopped application stops nothing.
+//!
+//! Messages are filed under their anchor: the destination of what the MME or SMF sends, the source of what it receives.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use net::time;
+use openflow::{Action, Instructions, Match, Oxm, PortNo};
+use serde::Serialize;
+use telemetry::counters::Counter;
+
+use crate::application::Context;
+use crate::config::{CaptureMode, Config, Place};
+use crate::frame;
+use crate::rule::{Kind, Rule};
+use crate::switch::{Event, Handle, SwitchView};
+
+static CAPTURED: Counter = Counter::new("controller_captured_messages");
+static DISCARDED: Counter = Counter::new("controller_captured_discarded");
+static ODD: Counter = Counter::new("controller_captured_unreadable");
+
+/// GTP-C (TS 29.274 §4.1) and PFCP (TS 29.244 §4.2).
+const PORTS: [(u16, &str); 2] = [(2123, "gtp-c"), (8805, "pfcp")];
+const HIGH: u16 = 300;
+const PASS: u16 = 10;
+
+/// A message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Captured {
+    /// Counts all messages, from 1.
+    pub number: u64,
+    /// Microseconds since 1970.
+    pub time_us: u64,
+    /// Who sent it.
+    pub from: (IpAddr, u16),
+    /// To whom.
+    pub to: (IpAddr, u16),
+    /// Whether the MME or SMF sent it.
+    pub by_control: bool,
+    /// `gtp-c` or `pfcp`.
+    pub protocol: &'static str,
+    /// The datagram's content.
+    pub octets: Vec<u8>,
+}
+
+/// Messages of one anchor.
+#[derive(Debug, Default)]
+struct File {
+    messages: VecDeque<Captured>,
+    octets: usize,
+    total: u64,
+    discarded: u64,
+}
+
+/// How many messages an anchor has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// The anchor's address.
+    pub anchor: IpAddr,
+    /// Its name, if it is in the configuration.
+    pub name: Option<String>,
+    /// Messages that are kept.
+    pub kept: usize,
+    /// Their octets.
+    pub bytes: usize,
+    /// All messages so far.
+    pub total: u64,
+    /// Those that had to go for newer ones.
+    pub discarded: u64,
+}
+
+/// The messages of all anchors, bounded.
+#[derive(Debug)]
+pub struct Store {
+    config: Arc<Config>,
+    files: Mutex<(BTreeMap<IpAddr, File>, u64)>,
+}
+
+impl Store {
+    pub(crate) fn new(config: Arc<Config>) -> Store {
+        Store { config, files: Mutex::default() }
+    }
+
+    fn files(&self) -> std::sync::MutexGuard<'_, (BTreeMap<IpAddr, File>, u64)> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn file(&self, anchor: IpAddr, mut message: Captured) {
+        let limits = &self.config.capture;
+        let mut all = self.files();
+        if all.0.len() >= limits.max_anchors && !all.0.contains_key(&anchor) {
+            DISCARDED.inc();
+            return;
+        }
+        all.1 += 1;
+        message.number = all.1;
+        let file = all.0.entry(anchor).or_default();
+        file.octets += message.octets.len();
+        file.total += 1;
+        file.messages.push_back(message);
+        CAPTURED.inc();
+        while file.octets > limits.max_bytes {
+            let Some(oldest) = file.messages.pop_front() else { break };
+            file.octets -= oldest.octets.len();
+            file.discarded += 1;
+            DISCARDED.inc();
+        }
+    }
+
+    /// How many messages there are.
+    pub fn summary(&self) -> Vec<Summary> {
+        let name = |address| {
+            let anchor = self.config.anchors.iter().find(|anchor| anchor.address == address);
+            anchor.map(|anchor| anchor.name.clone())
+        };
+        let of_file = |(anchor, file): (&IpAddr, &File)| Summary {
+            anchor: *anchor,
+            name: name(*anchor),
+            kept: file.messages.len(),
+            bytes: file.octets,
+            total: file.total,
+            discarded: file.discarded,
+        };
+        self.files().0.iter().map(of_file).collect()
+    }
+
+    /// The messages of an anchor behind a number, at most `most`.
+    pub fn messages(&self, anchor: IpAddr, behind: u64, most: usize) -> Vec<Captured> {
+        let all = self.files();
+        let of_anchor = all.0.get(&anchor).into_iter().flat_map(|file| &file.messages);
+        of_anchor.filter(|message| message.number > behind).take(most).cloned().collect()
+    }
+}
+
+/// Runs the application until it is told to stop.
+pub(crate) async fn run(config: Arc<Config>, store: Arc<Store>, context: Context) {
+    let Context { handle, mut events, mut stop } = context;
+    let mode = config.capture.mode;
+    loop {
+        tokio::select! {
+            _ = &mut stop => break,
+            event = events.recv() => match event {
+                Some(Event::SwitchUp(view)) => sync(&config, &handle, &view, mode).await,
+                Some(Event::Audit(id) | Event::Removed { datapath_id: id, .. } | Event::Port { datapath_id: id, .. }) => {
+                    if let Some(view) = handle.fabric().switch(id) {
+                        sync(&config, &handle, &view, mode).await;
+                    }
+                }
+                Some(Event::Packet { datapath_id, packet }) => {
+                    let Some(view) = handle.fabric().switch(datapath_id) else { continue };
+                    let Some(in_port) = packet.matching.in_port() else { continue };
+                    take(&store, in_port, &packet.data);
+                    if mode == CaptureMode::ViaController {
+                        send_on(&config, &handle, &view, in_port, packet.data);
+                    }
+                }
+                Some(Event::SwitchDown(_)) => {}
+                None => return,
+            },
+        }
+    }
+    if mode == CaptureMode::ViaController {
+        for view in handle.fabric().switches() {
+            sync(&config, &handle, &view, CaptureMode::Copy).await;
+        }
+    }
+}
+
+/// The port that is not LOCAL, if the switch stands before an MME or SMF.
+fn external(config: &Config, view: &SwitchView) -> Option<PortNo> {
+    let settings = config.switch_of(view.datapath_id).filter(|settings| settings.place == Place::Control)?;
+    view.port(settings.external.as_deref()?).map(|port| port.port_no)
+}
+
+async fn sync(config: &Config, handle: &Handle, view: &SwitchView, mode: CaptureMode) {
+    let Some(external) = external(config, view) else { return };
+    let rules = rules(external, mode).unwrap_or_default();
+    // A refusal is in the log; the next audit tries again.
+    let _ = handle.sync(view.datapath_id, rules).await;
+}
+
+/// Both directions: everything passes, control messages are copied.
+fn rules(external: PortNo, mode: CaptureMode) -> Result<Vec<Rule>, openflow::Code> {
+    let mut rules = Vec::new();
+    for (from, to) in [(PortNo::LOCAL, external), (external, PortNo::LOCAL)] {
+        let pass = Instructions::apply([Action::output(to)]);
+        rules.push(Rule::new(Kind::Pass, 0, PASS, Match::new([Oxm::in_port(from)])?, pass));
+        for (port, _) in PORTS {
+            for ethertype in [0x0800, 0x86dd] {
+                // Requests of either side go to the port, answers come from it (TS 29.274 §4.2).
+                for field in [Oxm::udp_dst(port), Oxm::udp_src(port)] {
+                    let fields = [Oxm::in_port(from), Oxm::eth_type(ethertype), Oxm::ip_proto(17), field];
+                    let mut actions = vec![Action::output(PortNo::CONTROLLER)];
+                    if mode == CaptureMode::Copy {
+                        actions.insert(0, Action::output(to));
+                    }
+                    let instructions = Instructions::apply(actions);
+                    rules.push(Rule::new(Kind::Copy, 0, HIGH, Match::new(fields)?, instructions));
+                }
+            }
+        }
+    }
+    Ok(rules)
+}
+
+fn take(store: &Store, in_port: PortNo, data: &[u8]) {
+    let Some((source, destination, udp)) = frame::datagram(data) else {
+        ODD.inc();
+        return;
+    };
+    let (from, to) = ((source, udp.source_port()), (destination, udp.destination_port()));
+    let of_port = |port: u16| PORTS.iter().find(|(number, _)| *number == port).map(|(_, name)| *name);
+    let Some(protocol) = of_port(to.1).or_else(|| of_port(from.1)) else {
+        ODD.inc();
+        return;
+    };
+    let since_1970 = time::wall_clock().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let by_control = in_port == PortNo::LOCAL;
+    let message = Captured {
+        number: 0,
+        time_us: since_1970.as_micros() as u64,
+        from,
+        to,
+        by_control,
+        protocol,
+        octets: udp.payload().to_vec(),
+    };
+    store.file(if by_control { destination } else { source }, message);
+}
+
+fn send_on(config: &Config, handle: &Handle, view: &SwitchView, in_port: PortNo, data: Vec<u8>) {
+    let Some(external) = external(config, view) else { return };
+    let to = if in_port == PortNo::LOCAL { external } else { PortNo::LOCAL };
+    // If too many wait for the switch, the sender tries again.
+    let _ = handle.packet_out(view.datapath_id, in_port, vec![Action::output(to)], data);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::example;
+
+    fn message(octets: usize) -> Captured {
+        let end = ("10.0.0.1".parse().unwrap(), 2123);
+        let time_us = 0;
+        Captured { number: 0, time_us, from: end, to: end, by_control: true, protocol: "gtp-c", octets: vec![0; octets] }
+    }
+
+    #[test]
+    fn the_store_is_bounded() {
+        let mut config = example();
+        config.capture.max_bytes = 100;
+        config.capture.max_anchors = 1;
+        let store = Store::new(Arc::new(config));
+        let gw1 = "10.0.0.11".parse().unwrap();
+        for _ in 0..5 {
+            store.file(gw1, message(40));
+        }
+        store.file("10.0.0.99".parse().unwrap(), message(1));
+        let [summary] = &store.summary()[..] else { panic!() };
+        assert_eq!((summary.kept, summary.bytes, summary.total, summary.discarded), (2, 80, 5, 3));
+        assert_eq!(summary.name.as_deref(), Some("gw1"));
+        assert_eq!(store.messages(gw1, 4, 10).len(), 1);
+    }
+
+    /// CAP-3: one rule forwards and copies. CAP-2: only the controller gets it.
+    #[test]
+    fn one_rule_forwards_and_copies() {
+        let copies = |mode| {
+            let rules = rules(PortNo(1), mode).unwrap();
+            let of_copy = rules.into_iter().filter(|rule| rule.kind == Kind::Copy);
+            of_copy.map(|rule| rule.instructions.apply_actions.unwrap().len()).collect::<Vec<_>>()
+        };
+        assert_eq!(copies(CaptureMode::Copy), [2; 16]);
+        assert_eq!(copies(CaptureMode::ViaController), [1; 16]);
+    }
+}

@@ -1,0 +1,227 @@
+//! The wanted diversions in a file, so that they survive the controller (ADR 0030).
+//!
+//! The first line names the format. Each further one is a change: a checksum, and what is set or removed, as JSON. A change is in
+//! the file before it is in a switch. When the file is opened it is read, and written anew as one line per diversion, beside the old
+//! one, which it then replaces.
+//!
+//! A last line without its end was being written when the controller was killed: nobody was told that it is done, so it is left
+//! out. Anything else that is wrong is an error that names the line: guessing would leave users where nobody expects them.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use telemetry::counters::Counter;
+
+use super::model::Diversion;
+
+static TORN: Counter = Counter::new("controller_state_torn_lines");
+
+const FORMAT: &str = "godwit diversions 1";
+/// Changes after which the file is written anew.
+const COMPACT_AFTER: usize = 100_000;
+
+/// All diversions by their ids.
+pub type Diversions = BTreeMap<String, Diversion>;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum Change {
+    Set(Diversion),
+    Remove(String),
+}
+
+/// Why a state file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// It cannot be read or written.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        error: io::Error,
+    },
+    /// It is damaged.
+    #[error(
+        "{}, line {line}: {what}; put back a copy, or remove the file: then nothing is diverted, and switches lose their diverting rules",
+        path.display()
+    )]
+    Corrupted {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// The open file.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    file: File,
+    changes: usize,
+}
+
+impl Journal {
+    /// Reads the file, if there is one, and begins it anew.
+    ///
+    /// # Errors
+    /// It cannot be read or written, or is damaged.
+    pub fn open(path: &Path) -> Result<(Journal, Diversions), JournalError> {
+        let io = |error| JournalError::Io { path: path.to_owned(), error };
+        let text = match std::fs::read(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(io(error)),
+        };
+        let diversions = read(&text)
+            .map_err(|(line, what)| JournalError::Corrupted { path: path.to_owned(), line, what })?;
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            std::fs::create_dir_all(folder).map_err(io)?;
+        }
+        let file = begin(path, &diversions).map_err(io)?;
+        Ok((Journal { path: path.to_owned(), file, changes: 0 }, diversions))
+    }
+
+    /// Writes changes: new values, and ids that are gone. `all` is what holds afterwards.
+    ///
+    /// # Errors
+    /// The file cannot be written. It is then begun anew by the next change.
+    pub fn write(&mut self, set: &[Diversion], removed: &[String], all: &Diversions) -> Result<(), JournalError> {
+        let io = |path: &Path, error| JournalError::Io { path: path.to_owned(), error };
+        if self.changes > COMPACT_AFTER {
+            self.file = begin(&self.path, all).map_err(|error| io(&self.path, error))?;
+            self.changes = 0;
+            return Ok(());
+        }
+        let mut lines = String::new();
+        for diversion in set {
+            lines += &line(&Change::Set(diversion.clone()));
+        }
+        for id in removed {
+            lines += &line(&Change::Remove(id.clone()));
+        }
+        self.changes += set.len() + removed.len();
+        self.file.write_all(lines.as_bytes()).map_err(|error| {
+            // Part of it may be there.
+            self.changes = COMPACT_AFTER + 1;
+            io(&self.path, error)
+        })
+    }
+}
+
+/// Writes a file with these diversions, and puts it in the place of the old one.
+fn begin(path: &Path, diversions: &Diversions) -> io::Result<File> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let new = path.with_file_name(name);
+    let mut file = File::options().create(true).write(true).truncate(true).open(&new)?;
+    let mut text = format!("{FORMAT}\n");
+    for diversion in diversions.values() {
+        text += &line(&Change::Set(diversion.clone()));
+    }
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)?;
+    Ok(file)
+}
+
+fn line(change: &Change) -> String {
+    // A diversion is plain data.
+    let json = serde_json::to_string(change).unwrap_or_default();
+    format!("{:08x} {json}\n", crc32(json.as_bytes()))
+}
+
+/// Reads a state file; the error has the line, from 1.
+pub fn read(text: &[u8]) -> Result<Diversions, (usize, String)> {
+    let mut diversions = Diversions::new();
+    if text.is_empty() {
+        return Ok(diversions);
+    }
+    let mut lines = text.split_inclusive(|octet| *octet == b'\n').enumerate();
+    let first = lines.next().map(|(_, line)| line).unwrap_or_default();
+    if first != format!("{FORMAT}\n").as_bytes() {
+        return Err((1, format!("`{FORMAT}` is expected there")));
+    }
+    for (at, line) in lines {
+        let Some(line) = line.strip_suffix(b"\n") else {
+            TORN.inc();
+            break;
+        };
+        let wrong = |what: String| (at + 1, what);
+        let (sum, json) = line.split_at_checked(9).ok_or_else(|| wrong("it is too short".to_owned()))?;
+        let sum = std::str::from_utf8(&sum[..8]).ok().and_then(|text| u32::from_str_radix(text, 16).ok());
+        if sum != Some(crc32(json)) {
+            return Err(wrong("the checksum is wrong".to_owned()));
+        }
+        match serde_json::from_slice(json).map_err(|error| wrong(error.to_string()))? {
+            Change::Set(diversion) => _ = diversions.insert(diversion.id(), diversion),
+            Change::Remove(id) => _ = diversions.remove(&id),
+        }
+    }
+    Ok(diversions)
+}
+
+/// CRC-32 of IEEE 802.3, bit by bit: a line has a few hundred octets.
+fn crc32(octets: &[u8]) -> u32 {
+    let bit = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
+    !octets.iter().fold(u32::MAX, |crc, octet| (0..8).fold(crc ^ u32::from(*octet), |crc, _| bit(crc)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn diversion(ue: &str) -> Diversion {
+        serde_json::from_value(serde_json::json!(
+            {"ue": ue, "from": "gw1", "to": "gw2", "base_station": "enb1", "confirmed_by": "test"}
+        ))
+        .unwrap()
+    }
+
+    #[test]
+    fn what_was_written_is_read_also_after_a_kill_at_any_octet() {
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/state");
+        let (mut journal, mut all) = Journal::open(&path).unwrap();
+        assert!(all.is_empty());
+        let before = std::fs::read(&path).unwrap().len();
+        for ue in ["10.45.0.2", "10.45.0.3"] {
+            let one = diversion(ue);
+            all.insert(one.id(), one.clone());
+            journal.write(&[one], &[], &all).unwrap();
+        }
+        journal.write(&[], &["gw1~10.45.0.2".to_owned()], &Diversions::new()).unwrap();
+        let octets = std::fs::read(&path).unwrap();
+        let left = read(&octets).unwrap();
+        assert_eq!(left.keys().collect::<Vec<_>>(), ["gw1~10.45.0.3"]);
+        // Cut anywhere behind the first line it holds a beginning of the changes.
+        for length in before..octets.len() {
+            assert!(read(&octets[..length]).unwrap().len() <= 2);
+        }
+        drop(journal);
+        let (_, again) = Journal::open(&path).unwrap();
+        assert_eq!(again, left);
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 2, "begun anew");
+    }
+
+    #[test]
+    fn a_damaged_file_is_an_error_with_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let text = format!("{FORMAT}\n{}{}", line(&Change::Set(diversion("10.45.0.2"))), line(&Change::Remove("x".into())));
+        let damaged = text.replace("10.45.0.2", "10.45.0.9");
+        for (text, expected) in [(damaged.as_str(), "line 2: the checksum"), ("something\n", "line 1"), (&format!("{FORMAT}\nx\n"), "too short")] {
+            std::fs::write(&path, text).unwrap();
+            let said = Journal::open(&path).unwrap_err().to_string();
+            assert!(said.contains(expected) && said.contains("remove the file"), "{said}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "left as it is");
+        }
+    }
+}

@@ -1,0 +1,612 @@
+//! The diverting application: users, applications of users, pairs of users and whole anchors, steered to another anchor (DIV).
+//!
+//! Flow: a request ([`Command`]) is checked ([`model`]), confirmed ([`TargetState`], and the target must answer GTP-U Echo), written to
+//! the state file ([`journal`]), made into rules ([`rules`]), and the differences to the rules so far are sent, all users of a request
+//! in one bundle per switch. What can go wrong is known before anything changes, except that a switch refuses; then everything is
+//! as it was before.
+//!
+//! Owner: one task owns all diversions, and reads requests and events one after another.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use net::time::{self, Duration};
+use serde::Serialize;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::application::Context;
+use crate::config::Config;
+use crate::rule::{Rule, RuleKey};
+use crate::switch::{Event, Handle, Outcome, Step, SwitchView};
+
+pub mod explain;
+pub mod journal;
+pub mod model;
+mod neighbours;
+pub mod rules;
+
+use journal::{Diversions, Journal};
+use model::{Diversion, Refusal};
+use neighbours::Neighbours;
+pub use neighbours::AnchorState;
+use rules::{Placed, Stage};
+
+/// Most requests that wait.
+const REQUESTS: usize = 256;
+
+/// Confirms that an anchor has a user's state, before the user is moved there (DIV-3).
+///
+/// The replication application will ask the anchor; until then the request says who has confirmed it ([`Stated`]).
+pub trait TargetState: Send + Sync {
+    /// Whether the target of each diversion is ready for it; else why not.
+    fn confirm<'a>(
+        &'a self,
+        diversions: &'a [Diversion],
+    ) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
+}
+
+/// The request's word that the state is there.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Stated;
+
+impl TargetState for Stated {
+    fn confirm<'a>(
+        &'a self,
+        diversions: &'a [Diversion],
+    ) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>> {
+        Box::pin(async move {
+            match diversions.iter().find(|diversion| diversion.confirmed_by.trim().is_empty()) {
+                Some(diversion) => Err(format!("nobody has confirmed the state of {}", diversion.id())),
+                None => Ok(()),
+            }
+        })
+    }
+}
+
+/// What a request has done.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Done {
+    /// Ids of the diversions that are new or different.
+    pub changed: Vec<String>,
+    /// Ids of those that were so already.
+    pub unchanged: Vec<String>,
+    /// Rules that were installed or replaced.
+    pub rules_set: usize,
+    /// Rules that were removed.
+    pub rules_removed: usize,
+    /// Where.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// A request to the application.
+pub enum Command {
+    /// Divert, all or none.
+    Divert(Vec<Diversion>, oneshot::Sender<Result<Done, Refusal>>),
+    /// Undivert by id, all or none; unknown ids are undiverted already.
+    Undivert(Vec<String>, oneshot::Sender<Result<Done, Refusal>>),
+    /// All diversions.
+    List(oneshot::Sender<Vec<Diversion>>),
+    /// The anchors, as each switch sees them.
+    Anchors(oneshot::Sender<Vec<AnchorState>>),
+    /// What is known of link-layer addresses, by switch and address.
+    Macs(oneshot::Sender<HashMap<(u64, IpAddr), openflow::MacAddr>>),
+}
+
+/// Access to the application, whether it runs or not.
+#[derive(Debug, Clone)]
+pub struct Diverting {
+    commands: mpsc::Sender<Command>,
+}
+
+/// The receiving end of [`Diverting`], which the running application holds.
+pub(crate) type Commands = Arc<tokio::sync::Mutex<mpsc::Receiver<Command>>>;
+
+impl Diverting {
+    pub(crate) fn new() -> (Diverting, Commands) {
+        let (commands, requests) = mpsc::channel(REQUESTS);
+        (Diverting { commands }, Arc::new(tokio::sync::Mutex::new(requests)))
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Refusal> {
+        let (answer, answered) = oneshot::channel();
+        self.commands.send(command(answer)).await.map_err(|_| Refusal::Stopped)?;
+        answered.await.map_err(|_| Refusal::Stopped)
+    }
+
+    /// Diverts, all or none.
+    ///
+    /// # Errors
+    /// Why nothing was done.
+    pub async fn divert(&self, diversions: Vec<Diversion>) -> Result<Done, Refusal> {
+        self.ask(|answer| Command::Divert(diversions, answer)).await?
+    }
+
+    /// Undiverts by id, all or none.
+    ///
+    /// # Errors
+    /// Why nothing was done.
+    pub async fn undivert(&self, ids: Vec<String>) -> Result<Done, Refusal> {
+        self.ask(|answer| Command::Undivert(ids, answer)).await?
+    }
+
+    /// All diversions.
+    ///
+    /// # Errors
+    /// The application does not run.
+    pub async fn list(&self) -> Result<Vec<Diversion>, Refusal> {
+        self.ask(Command::List).await
+    }
+
+    /// The anchors, as each switch sees them.
+    ///
+    /// # Errors
+    /// The application does not run.
+    pub async fn anchors(&self) -> Result<Vec<AnchorState>, Refusal> {
+        self.ask(Command::Anchors).await
+    }
+
+    /// What is known of link-layer addresses, by switch and address.
+    ///
+    /// # Errors
+    /// The application does not run.
+    pub async fn macs(&self) -> Result<HashMap<(u64, IpAddr), openflow::MacAddr>, Refusal> {
+        self.ask(Command::Macs).await
+    }
+}
+
+/// A rule of a switch.
+type Place = (u64, RuleKey);
+
+struct Application {
+    config: Arc<Config>,
+    handle: Handle,
+    target: Arc<dyn TargetState>,
+    journal: Journal,
+    diversions: Diversions,
+    /// Rules of each diversion that could be made.
+    made: HashMap<String, Vec<Placed>>,
+    /// All rules, and how many diversions each is of: many share those that lead to the tables.
+    rules: HashMap<Place, (Placed, usize)>,
+    neighbours: Neighbours,
+}
+
+/// Runs the application until it is told to stop.
+pub(crate) async fn run(config: Arc<Config>, target: Arc<dyn TargetState>, commands: Commands, context: Context) {
+    let Context { handle, mut events, mut stop } = context;
+    let (journal, diversions) = match Journal::open(&config.state) {
+        Ok(opened) => opened,
+        Err(error) => {
+            tracing::error!(%error, "the diverting application cannot start");
+            handle.fabric().note(None, format!("diverting: {error}"));
+            return;
+        }
+    };
+    let mut commands = commands.lock().await;
+    let mut ticks = time::interval(Duration::from_millis(config.diverting.echo_ms));
+    let neighbours = Neighbours::new(config.clone(), handle.clone());
+    let mut own = Application {
+        config,
+        handle,
+        target,
+        journal,
+        diversions,
+        made: HashMap::new(),
+        rules: HashMap::new(),
+        neighbours,
+    };
+    loop {
+        tokio::select! {
+            _ = &mut stop => break,
+            event = events.recv() => match event {
+                Some(event) => own.event(event).await,
+                None => break,
+            },
+            command = commands.recv() => match command {
+                Some(command) => own.command(command).await,
+                None => break,
+            },
+            _ = ticks.tick() => own.tick().await,
+        }
+    }
+    // Those who wait are told that it does not run.
+    while commands.try_recv().is_ok() {}
+}
+
+impl Application {
+    async fn command(&mut self, command: Command) {
+        // Who asked may have gone.
+        match command {
+            Command::Divert(diversions, answer) => _ = answer.send(self.divert(diversions).await),
+            Command::Undivert(ids, answer) => _ = answer.send(self.undivert(ids).await),
+            Command::List(answer) => _ = answer.send(self.diversions.values().cloned().collect()),
+            Command::Anchors(answer) => _ = answer.send(self.neighbours.anchors()),
+            Command::Macs(answer) => _ = answer.send(self.neighbours.macs()),
+        }
+    }
+
+    async fn event(&mut self, event: Event) {
+        match event {
+            Event::SwitchUp(view) => {
+                self.neighbours.up(&view);
+                self.remake();
+                self.sync(view.datapath_id).await;
+            }
+            Event::SwitchDown(id) => self.neighbours.down(id),
+            Event::Port { .. } => {}
+            Event::Packet { datapath_id, packet } => {
+                if self.answer(datapath_id, &packet.data, packet.matching.in_port()) {
+                    return;
+                }
+                // A link-layer address that is new makes rules possible, or others.
+                if self.neighbours.heard(datapath_id, &packet.data) {
+                    self.remake_and_send().await;
+                }
+            }
+            // It is wanted still.
+            Event::Removed { datapath_id, .. } | Event::Audit(datapath_id) => self.sync(datapath_id).await,
+        }
+    }
+
+    /// Answers a question for a diverted user's link-layer address with that of its anchor on SGi (DIV-6).
+    fn answer(&self, datapath_id: u64, frame: &[u8], in_port: Option<openflow::PortNo>) -> bool {
+        let Some(crate::frame::Neighbour::Asked { by, target }) = crate::frame::neighbour(frame) else { return false };
+        let whole = |diversion: &&Diversion| {
+            diversion.ue == Some(target) && diversion.application.is_none() && diversion.peer.is_none()
+        };
+        let Some(diversion) = self.diversions.values().find(whole) else { return false };
+        let sgi = self.config.anchor(&diversion.to).and_then(|anchor| anchor.sgi.as_ref());
+        let (Some(sgi), Some(in_port)) = (sgi, in_port) else { return false };
+        let station = crate::frame::Station { mac: sgi.mac, ip: target };
+        let reply = crate::frame::tell(station, Some(by));
+        let out = vec![openflow::Action::output(openflow::PortNo::IN_PORT)];
+        // A lost answer is asked for again.
+        let _ = self.handle.packet_out(datapath_id, in_port, out, reply);
+        true
+    }
+
+    /// Tells the switches on SGi where moved users are now, so that routers need not ask.
+    fn announce(&self, diversions: &[Diversion], back: bool) {
+        for diversion in diversions {
+            let anchor = if back { &diversion.from } else { &diversion.to };
+            let sgi = self.config.anchor(anchor).and_then(|anchor| anchor.sgi.as_ref());
+            let (Some(ue), Some(sgi), None, None) = (diversion.ue, sgi, diversion.application, diversion.peer) else {
+                continue;
+            };
+            let Some(switch) = self.config.switch(&sgi.switch) else { continue };
+            let told = crate::frame::tell(crate::frame::Station { mac: sgi.mac, ip: ue }, None);
+            let out = vec![openflow::Action::output(openflow::PortNo::FLOOD)];
+            // The rules are right without it.
+            let _ = self.handle.packet_out(switch.datapath_id, openflow::PortNo::CONTROLLER, out, told);
+        }
+    }
+
+    async fn tick(&mut self) {
+        for anchor in self.neighbours.tick() {
+            self.handle.fabric().note(Some(anchor.datapath_id), anchor.said());
+            if !anchor.alive && self.config.diverting.restore {
+                self.restore(&anchor.name, anchor.datapath_id).await;
+            }
+        }
+    }
+
+    /// Gives the users of a dead anchor back to the one that they were diverted from, if that answers.
+    async fn restore(&mut self, dead: &str, datapath_id: u64) {
+        let is_concerned = |diversion: &&Diversion| {
+            let switch = self
+                .config
+                .base_station(&diversion.base_station)
+                .and_then(|station| self.config.switch(&station.switch));
+            diversion.to == dead
+                && switch.is_some_and(|switch| switch.datapath_id == datapath_id)
+                && self.neighbours.is_alive(datapath_id, &diversion.from)
+        };
+        let ids: Vec<String> = self.diversions.values().filter(is_concerned).map(Diversion::id).collect();
+        if ids.is_empty() {
+            return;
+        }
+        let count = ids.len();
+        let what = match self.undivert(ids).await {
+            Ok(_) => format!("{count} diversions to {dead} were taken back: it does not answer"),
+            Err(error) => format!("diversions to {dead} could not be taken back: {error}"),
+        };
+        self.handle.fabric().note(Some(datapath_id), what);
+    }
+
+    fn make(&self, diversion: &Diversion, switches: &[SwitchView]) -> Result<Vec<Placed>, rules::NoRule> {
+        rules::of_diversion(diversion, &self.config, switches, &self.neighbours)
+    }
+
+    /// Makes all rules anew, after a switch has connected or an address has changed.
+    fn remake(&mut self) {
+        let switches = self.handle.fabric().switches();
+        self.made.clear();
+        self.rules.clear();
+        for (id, diversion) in &self.diversions {
+            match self.make(diversion, &switches) {
+                Ok(placed) => {
+                    for one in &placed {
+                        let place = (one.datapath_id, one.rule.key.clone());
+                        self.rules.entry(place).or_insert_with(|| (one.clone(), 0)).1 += 1;
+                    }
+                    self.made.insert(id.clone(), placed);
+                }
+                Err(error) => tracing::debug!(%error, id, "not diverted yet"),
+            }
+        }
+    }
+
+    async fn remake_and_send(&mut self) {
+        let before: HashMap<Place, Rule> =
+            self.rules.iter().map(|(place, (placed, _))| (place.clone(), placed.rule.clone())).collect();
+        self.remake();
+        let is_same = self.rules.len() == before.len()
+            && self.rules.iter().all(|(place, (placed, _))| before.get(place) == Some(&placed.rule));
+        if is_same {
+            return;
+        }
+        let connected = self.handle.fabric().switches().into_iter().filter(|view| view.connected);
+        for view in connected {
+            self.sync(view.datapath_id).await;
+        }
+    }
+
+    /// Sends a switch what it lacks.
+    async fn sync(&mut self, datapath_id: u64) {
+        let is_incomplete = self.made.len() < self.diversions.len();
+        if is_incomplete && !self.neighbours.is_settled(datapath_id) {
+            // Rules of an earlier life stay until it is known what they are for.
+            let probes = self.neighbours.rules(datapath_id);
+            let set = probes.into_iter().collect();
+            let _ = self.handle.commit(vec![Step { datapath_id, set, remove: Vec::new() }]).await;
+            return;
+        }
+        let mut all = self.neighbours.rules(datapath_id);
+        let here = self.rules.iter().filter(|((id, _), _)| *id == datapath_id);
+        all.extend(here.map(|(_, (placed, _))| placed.rule.clone()));
+        // A refusal is in the log; the next audit tries again.
+        let _ = self.handle.sync(datapath_id, all).await;
+    }
+
+    async fn divert(&mut self, requested: Vec<Diversion>) -> Result<Done, Refusal> {
+        let mut done = Done::default();
+        let mut new: BTreeMap<String, Diversion> = BTreeMap::new();
+        for diversion in requested {
+            diversion.check(&self.config)?;
+            let id = diversion.id();
+            // Who confirmed it may differ.
+            let is_same = |old: &Diversion| {
+                *old == Diversion { confirmed_by: old.confirmed_by.clone(), ..diversion.clone() }
+            };
+            if self.diversions.get(&id).is_some_and(is_same) && self.made.contains_key(&id) {
+                done.unchanged.push(id);
+            } else if new.insert(id.clone(), diversion).is_some() {
+                return Err(Refusal::Contradiction(format!("`{id}` is there twice")));
+            }
+        }
+        let added = new.keys().filter(|id| !self.diversions.contains_key(*id)).count();
+        if self.diversions.len() + added > self.config.diverting.max_diversions {
+            return Err(Refusal::Full(self.diversions.len()));
+        }
+        if new.is_empty() {
+            return Ok(done);
+        }
+        let switches = self.handle.fabric().switches();
+        let mut made = HashMap::new();
+        for (id, diversion) in &new {
+            made.insert(id.clone(), self.check_now(diversion, &switches)?);
+        }
+        let diversions: Vec<Diversion> = new.values().cloned().collect();
+        self.target.confirm(&diversions).await.map_err(Refusal::NotYet)?;
+        let changed = self.change(&diversions, &[], made).await?;
+        self.announce(&diversions, false);
+        Ok(Done { changed: new.into_keys().collect(), unchanged: done.unchanged, ..changed })
+    }
+
+    /// What depends on the state of switches and anchors; returns the rules.
+    fn check_now(&self, diversion: &Diversion, switches: &[SwitchView]) -> Result<Vec<Placed>, Refusal> {
+        let station = model::base_station(&self.config, &diversion.base_station)?;
+        let settings = self.config.switch(&station.switch);
+        let view = settings
+            .and_then(|switch| switches.iter().find(|view| view.datapath_id == switch.datapath_id))
+            .filter(|view| view.connected)
+            .ok_or_else(|| Refusal::NotYet(format!("the switch `{}` is not connected", station.switch)))?;
+        diversion.check_switch(&self.config, view.dialect)?;
+        if !self.neighbours.is_alive(view.datapath_id, &diversion.to) {
+            return Err(Refusal::NotYet(format!(
+                "`{}` does not answer GTP-U Echo at the switch `{}`, so nothing is diverted to it",
+                diversion.to, view.name
+            )));
+        }
+        self.make(diversion, switches).map_err(|error| Refusal::NotYet(error.to_string()))
+    }
+
+    async fn undivert(&mut self, ids: Vec<String>) -> Result<Done, Refusal> {
+        let (known, unknown): (Vec<String>, Vec<String>) =
+            ids.into_iter().partition(|id| self.diversions.contains_key(id));
+        if known.is_empty() {
+            return Ok(Done { unchanged: unknown, ..Done::default() });
+        }
+        let gone: Vec<Diversion> = known.iter().filter_map(|id| self.diversions.get(id).cloned()).collect();
+        let changed = self.change(&[], &known, HashMap::new()).await?;
+        self.announce(&gone, true);
+        Ok(Done { changed: known, unchanged: unknown, ..changed })
+    }
+
+    /// Makes a change of diversions effective, or nothing of it.
+    async fn change(
+        &mut self,
+        set: &[Diversion],
+        removed: &[String],
+        made: HashMap<String, Vec<Placed>>,
+    ) -> Result<Done, Refusal> {
+        let difference = self.difference(removed, &made)?;
+        let before = self.diversions.clone_of(set, removed);
+        self.diversions.apply(set, removed);
+        if let Err(error) = self.journal.write(set, removed, &self.diversions) {
+            self.diversions.restore(before);
+            return Err(Refusal::State(error.to_string()));
+        }
+        let (rules_set, rules_removed) = (difference.set.len(), difference.removed.len());
+        match self.handle.commit(difference.steps()).await {
+            Ok(outcome) => {
+                self.take(removed, made);
+                Ok(Done { rules_set, rules_removed, outcome, ..Done::default() })
+            }
+            Err(error) => {
+                let (back, gone) = self.diversions.restore(before);
+                if let Err(error) = self.journal.write(&back, &gone, &self.diversions) {
+                    self.handle.fabric().note(None, format!("the state file says more than is done: {error}"));
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// What changes in the switches.
+    fn difference(&self, removed: &[String], made: &HashMap<String, Vec<Placed>>) -> Result<Difference, Refusal> {
+        // How many fewer or more diversions each rule is of.
+        let mut change: HashMap<Place, (&Placed, isize)> = HashMap::new();
+        let old = removed.iter().chain(made.keys()).filter_map(|id| self.made.get(id)).flatten();
+        for placed in old {
+            change.entry((placed.datapath_id, placed.rule.key.clone())).or_insert((placed, 0)).1 -= 1;
+        }
+        for placed in made.values().flatten() {
+            let entry = change.entry((placed.datapath_id, placed.rule.key.clone())).or_insert((placed, 0));
+            // Two users of a request, or a user and another one, with the same TEID or address.
+            if entry.1 > 0 && entry.0.rule != placed.rule {
+                return Err(in_the_way(placed));
+            }
+            *entry = (placed, entry.1 + 1);
+        }
+        let mut all = Difference::default();
+        for (place, (placed, count)) in change {
+            let present = self.rules.get(&place);
+            let left = present.map_or(0, |(_, count)| *count as isize) + count;
+            let is_same = present.is_some_and(|(present, _)| present.rule == placed.rule);
+            if left <= 0 {
+                all.removed.extend(present.map(|(present, _)| present.clone()));
+            } else if !is_same {
+                // Others need it as it is.
+                if present.is_some() && left > 1 && placed.stage == Stage::User {
+                    return Err(in_the_way(placed));
+                }
+                all.set.push(placed.clone());
+            }
+        }
+        Ok(all)
+    }
+
+    /// Enters a change that is effective.
+    fn take(&mut self, removed: &[String], made: HashMap<String, Vec<Placed>>) {
+        let old: Vec<String> = removed.iter().chain(made.keys()).cloned().collect();
+        for id in old {
+            for placed in self.made.remove(&id).into_iter().flatten() {
+                let place = (placed.datapath_id, placed.rule.key);
+                if let Some((_, count)) = self.rules.get_mut(&place) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.rules.remove(&place);
+                    }
+                }
+            }
+        }
+        for (id, placed) in made {
+            for one in &placed {
+                let place = (one.datapath_id, one.rule.key.clone());
+                let entry = self.rules.entry(place).or_insert_with(|| (one.clone(), 0));
+                entry.0 = one.clone();
+                entry.1 += 1;
+            }
+            self.made.insert(id, placed);
+        }
+    }
+}
+
+fn in_the_way(placed: &Placed) -> Refusal {
+    let matching = &placed.rule.key.matching;
+    let what = match matching.tunnel_id() {
+        Some(teid) => format!("TEID {teid:#x} is that of another diversion"),
+        None => format!("another diversion is for the same packets: {matching:?}"),
+    };
+    Refusal::InTheWay(what)
+}
+
+#[derive(Debug, Default)]
+struct Difference {
+    set: Vec<Placed>,
+    removed: Vec<Placed>,
+}
+
+impl Difference {
+    /// Steps in which no packet finds a way that is not complete: first what is new, from the ground up, then what is old, from the top
+    /// down. One switch alone changes at once.
+    fn steps(mut self) -> Vec<Step> {
+        self.set.sort_by_key(|placed| placed.stage);
+        self.removed.sort_by_key(|placed| std::cmp::Reverse(placed.stage));
+        let first = self.set.first().or(self.removed.first()).map(|placed| placed.datapath_id);
+        let is_one = self.set.iter().chain(&self.removed).all(|placed| Some(placed.datapath_id) == first);
+        let mut steps: Vec<Step> = Vec::new();
+        let step_of = |steps: &mut Vec<Step>, datapath_id, may_join: bool| {
+            if !(may_join && steps.last().is_some_and(|step| step.datapath_id == datapath_id)) {
+                steps.push(Step { datapath_id, set: Vec::new(), remove: Vec::new() });
+            }
+            steps.len() - 1
+        };
+        for placed in self.set {
+            let at = step_of(&mut steps, placed.datapath_id, true);
+            steps[at].set.push(placed.rule);
+        }
+        let begin = steps.len();
+        for placed in self.removed {
+            let may_join = is_one || steps.len() > begin;
+            let at = step_of(&mut steps, placed.datapath_id, may_join);
+            steps[at].remove.push(placed.rule.key);
+        }
+        steps
+    }
+}
+
+/// What a change replaces: values of before, and ids that were not there.
+type Before = (Vec<Diversion>, Vec<String>);
+
+trait Undoable {
+    fn clone_of(&self, set: &[Diversion], removed: &[String]) -> Before;
+    fn apply(&mut self, set: &[Diversion], removed: &[String]);
+    fn restore(&mut self, before: Before) -> Before;
+}
+
+impl Undoable for Diversions {
+    fn clone_of(&self, set: &[Diversion], removed: &[String]) -> Before {
+        let mut before = Before::default();
+        for id in set.iter().map(Diversion::id).chain(removed.iter().cloned()) {
+            match self.get(&id) {
+                Some(old) => before.0.push(old.clone()),
+                None => before.1.push(id),
+            }
+        }
+        before
+    }
+
+    fn apply(&mut self, set: &[Diversion], removed: &[String]) {
+        for id in removed {
+            self.remove(id);
+        }
+        for diversion in set {
+            self.insert(diversion.id(), diversion.clone());
+        }
+    }
+
+    fn restore(&mut self, before: Before) -> Before {
+        self.apply(&before.0, &before.1);
+        before
+    }
+}
+
+/// The rules of an address at which the controller asks.
+pub(crate) fn probe_rules(address: IpAddr) -> Vec<Rule> {
+    rules::of_probe(address).unwrap_or_default()
+}

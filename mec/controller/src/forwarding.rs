@@ -1,0 +1,332 @@
+//! The forwarding application: learns behind which port a station is, and installs rules for known destinations (FWD).
+//!
+//! Of the switch it uses table 2 and the rule of table 0 that leads there; it knows no tunnels. Packets to unknown destinations are
+//! flooded, and install nothing. Loops of switches are not detected.
+//!
+//! Anchors and base stations of the configuration are asked for by ARP or neighbour discovery until they are known, and rules between
+//! them are installed at once and without a time-out: so a move finds its way already there (FWD-5).
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use net::time::{self, Duration};
+use openflow::{
+    Action, FlowStats, Instructions, MacAddr, Match, Oxm, PacketIn, Port, PortNo, PortReason, PortState, TableId,
+};
+use telemetry::counters::Counter;
+
+use crate::application::Context;
+use crate::config::{Config, Place};
+use crate::frame::{self, Station};
+use crate::rule::{App, Kind, Rule, RuleKey};
+use crate::switch::{Event, Handle, Step, SwitchView};
+
+static LEARNED: Counter = Counter::new("controller_forwarding_learned");
+static MOVED: Counter = Counter::new("controller_forwarding_moved");
+static FLOODED: Counter = Counter::new("controller_forwarding_flooded");
+static FULL: Counter = Counter::new("controller_forwarding_table_full");
+
+const PRIORITY: u16 = 100;
+const LOW: u16 = 1;
+/// The table of this application.
+const FORWARDING: u8 = 2;
+
+/// A pair of stations: rules match both (SW-T2-M).
+type Pair = (MacAddr, MacAddr);
+
+#[derive(Debug, Default)]
+struct Switch {
+    gtp: Option<PortNo>,
+    /// Link-layer address of the switch's own host.
+    local: Option<MacAddr>,
+    ports: HashMap<PortNo, Port>,
+    stations: HashMap<MacAddr, PortNo>,
+    /// Addresses of the configuration that have answered.
+    known: HashMap<IpAddr, MacAddr>,
+    rules: HashMap<Pair, Rule>,
+}
+
+struct Forwarding {
+    config: Arc<Config>,
+    handle: Handle,
+    switches: HashMap<u64, Switch>,
+}
+
+/// Runs the application until it is told to stop.
+pub(crate) async fn run(config: Arc<Config>, context: Context) {
+    let Context { handle, mut events, mut stop } = context;
+    let mut ticks = time::interval(Duration::from_secs(config.forwarding.discovery_s));
+    let mut own = Forwarding { config, handle, switches: HashMap::new() };
+    loop {
+        tokio::select! {
+            _ = &mut stop => return,
+            event = events.recv() => match event {
+                Some(event) => own.event(event).await,
+                None => return,
+            },
+            _ = ticks.tick() => own.discover(),
+        }
+    }
+}
+
+impl Forwarding {
+    async fn event(&mut self, event: Event) {
+        match event {
+            Event::SwitchUp(view) => self.up(view).await,
+            Event::SwitchDown(id) => _ = self.switches.remove(&id),
+            Event::Port { datapath_id, reason, port } => self.port(datapath_id, reason, *port).await,
+            Event::Packet { datapath_id, packet } => self.packet(datapath_id, *packet).await,
+            Event::Removed { datapath_id, removed } => {
+                let pair = pair(&removed.matching);
+                let Some(switch) = self.switches.get_mut(&datapath_id) else { return };
+                match (pair.filter(|_| removed.table_id == TableId(FORWARDING)), removed.reason) {
+                    (Some(pair), openflow::FlowRemovedReason::IdleTimeout) => _ = switch.rules.remove(&pair),
+                    _ => self.sync(datapath_id).await,
+                }
+            }
+            Event::Audit(id) => self.sync(id).await,
+        }
+    }
+
+    /// Takes over what the switch has from an earlier life, and makes its rules complete.
+    async fn up(&mut self, view: SwitchView) {
+        let id = view.datapath_id;
+        let Some(settings) = self.config.switch_of(id) else { return };
+        if settings.place == Place::Control {
+            return;
+        }
+        let installed = match self.handle.installed(id).await {
+            Ok(installed) => installed,
+            // It is gone again.
+            Err(_) => return,
+        };
+        let mut switch = Switch {
+            gtp: view.port(&settings.gtp_port).map(|port| port.port_no),
+            local: view.local().map(|port| port.hw_addr),
+            ports: view.ports.iter().map(|port| (port.port_no, port.clone())).collect(),
+            ..Switch::default()
+        };
+        for flow in &installed {
+            switch.adopt(flow);
+        }
+        self.switches.insert(id, switch);
+        self.sync(id).await;
+        self.discover();
+    }
+
+    async fn sync(&mut self, id: u64) {
+        let Some(switch) = self.switches.get(&id) else { return };
+        // A refusal is in the log; the next audit tries again.
+        let _ = self.handle.sync(id, switch.all_rules()).await;
+    }
+
+    async fn port(&mut self, id: u64, reason: PortReason, port: Port) {
+        let Some(switch) = self.switches.get_mut(&id) else { return };
+        let number = port.port_no;
+        let is_up = reason != PortReason::Delete && !port.state.contains(PortState::LINK_DOWN);
+        match reason {
+            PortReason::Delete => _ = switch.ports.remove(&number),
+            _ => _ = switch.ports.insert(number, port),
+        }
+        if is_up {
+            return;
+        }
+        let gone: HashSet<MacAddr> =
+            switch.stations.iter().filter(|(_, at)| **at == number).map(|(mac, _)| *mac).collect();
+        self.flush(id, &gone).await;
+    }
+
+    /// Forgets stations, and removes the rules towards them.
+    async fn flush(&mut self, id: u64, gone: &HashSet<MacAddr>) {
+        let Some(switch) = self.switches.get_mut(&id) else { return };
+        let mut remove = Vec::new();
+        switch.stations.retain(|mac, _| !gone.contains(mac));
+        switch.known.retain(|_, mac| !gone.contains(mac));
+        switch.rules.retain(|(_, to), rule| {
+            let stays = !gone.contains(to);
+            if !stays {
+                remove.push(rule.key.clone());
+            }
+            stays
+        });
+        if !remove.is_empty() {
+            self.commit(Step { datapath_id: id, set: Vec::new(), remove }).await;
+        }
+    }
+
+    async fn commit(&self, step: Step) {
+        // A refusal is in the log; the next audit tries again.
+        let _ = self.handle.commit(vec![step]).await;
+    }
+
+    async fn packet(&mut self, id: u64, packet: PacketIn) {
+        let Some(switch) = self.switches.get_mut(&id) else { return };
+        let Some(in_port) = packet.matching.in_port() else { return };
+        let Some((to, from)) = addresses(&packet.data) else { return };
+        let before = switch.stations.get(&from).copied();
+        let learns = switch.learn(from, in_port, self.config.forwarding.max_addresses);
+        if learns && before.is_some_and(|before| before != in_port) {
+            MOVED.inc();
+            // Rules towards it are for the old port. It is known again at the new one at once.
+            self.flush(id, &HashSet::from([from])).await;
+            if let Some(switch) = self.switches.get_mut(&id) {
+                switch.stations.insert(from, in_port);
+            }
+        }
+        if let Some(frame::Neighbour::Told(station)) = frame::neighbour(&packet.data) {
+            self.found(id, station).await;
+        }
+        if to == probe_mac(id) {
+            return;
+        }
+        self.send_on(id, in_port, from, to, packet.data).await;
+    }
+
+    /// Installs the rule if the destination is known, and sends the packet where it goes.
+    async fn send_on(&mut self, id: u64, in_port: PortNo, from: MacAddr, to: MacAddr, data: Vec<u8>) {
+        let Some(switch) = self.switches.get_mut(&id) else { return };
+        match switch.stations.get(&to).copied() {
+            Some(port) if port != in_port => {
+                let rule = medium(from, to, port, self.config.forwarding.idle_timeout_s);
+                switch.rules.entry((from, to)).or_insert(rule.clone());
+                self.commit(Step { datapath_id: id, set: vec![rule], remove: Vec::new() }).await;
+                let _ = self.handle.packet_out(id, in_port, vec![Action::output(port)], data);
+            }
+            // It has heard the packet itself.
+            Some(_) => {}
+            None => {
+                FLOODED.inc();
+                let actions = switch.flood(in_port);
+                let _ = self.handle.packet_out(id, in_port, actions, data);
+            }
+        }
+    }
+
+    /// An anchor or base station has answered: rules between it and those that are known already.
+    async fn found(&mut self, id: u64, station: Station) {
+        let configured = |ip: IpAddr| {
+            self.config.anchors.iter().any(|anchor| anchor.address == ip)
+                || self.config.base_stations.iter().any(|station| station.address == ip)
+        };
+        if !configured(station.ip) {
+            return;
+        }
+        let Some(switch) = self.switches.get_mut(&id) else { return };
+        if switch.known.insert(station.ip, station.mac) == Some(station.mac) {
+            return;
+        }
+        let mut set = Vec::new();
+        let others: Vec<MacAddr> = switch.known.values().copied().filter(|mac| *mac != station.mac).collect();
+        for other in others {
+            for (from, to) in [(station.mac, other), (other, station.mac)] {
+                let Some(port) = switch.stations.get(&to).copied() else { continue };
+                // A station may be behind the same port as another: then no rule leads from one to the other.
+                if switch.stations.get(&from) == Some(&port) {
+                    continue;
+                }
+                let rule = medium(from, to, port, 0);
+                if switch.rules.get(&(from, to)) != Some(&rule) {
+                    switch.rules.insert((from, to), rule.clone());
+                    set.push(rule);
+                }
+            }
+        }
+        if !set.is_empty() {
+            self.commit(Step { datapath_id: id, set, remove: Vec::new() }).await;
+        }
+    }
+
+    /// Asks for the anchors and base stations that are not known yet.
+    fn discover(&self) {
+        for (id, switch) in &self.switches {
+            if self.config.switch_of(*id).is_none_or(|settings| settings.place != Place::Access) {
+                continue;
+            }
+            let anchors = self.config.anchors.iter().map(|anchor| anchor.address);
+            for address in anchors.chain(self.config.base_stations.iter().map(|station| station.address)) {
+                if switch.known.contains_key(&address) {
+                    continue;
+                }
+                let nobody = if address.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+                let question = frame::ask(Station { mac: probe_mac(*id), ip: nobody }, address);
+                let actions = switch.flood(PortNo::CONTROLLER);
+                let _ = self.handle.packet_out(*id, PortNo::CONTROLLER, actions, question);
+            }
+        }
+    }
+}
+
+impl Switch {
+    /// Learns of a packet's source; whether it may be learned.
+    fn learn(&mut self, from: MacAddr, port: PortNo, most: usize) -> bool {
+        // What the GTP port encapsulates comes by LOCAL, but with the base station's address.
+        let is_odd = from.0[0] & 1 == 1 || from == MacAddr([0; 6]);
+        if is_odd || Some(port) == self.gtp || (port == PortNo::LOCAL && self.local != Some(from)) {
+            return false;
+        }
+        if self.stations.len() >= most && !self.stations.contains_key(&from) {
+            FULL.inc();
+            return false;
+        }
+        if self.stations.insert(from, port).is_none() {
+            LEARNED.inc();
+        }
+        true
+    }
+
+    /// Takes over a rule of an earlier life: it says where its destination is.
+    fn adopt(&mut self, flow: &FlowStats) {
+        let Some(pair) = pair(&flow.matching).filter(|_| flow.table_id == TableId(FORWARDING)) else { return };
+        let Some([Action::Output { port, .. }]) = flow.instructions.apply_actions.as_deref() else { return };
+        if self.ports.get(port).is_some_and(|port| !port.state.contains(PortState::LINK_DOWN)) {
+            self.stations.insert(pair.1, *port);
+            self.rules.insert(pair, medium(pair.0, pair.1, *port, flow.idle_timeout_s));
+        }
+    }
+
+    fn all_rules(&self) -> Vec<Rule> {
+        let to_table = Instructions::goto(TableId(FORWARDING));
+        let to_controller = Instructions::apply([Action::output(PortNo::CONTROLLER)]);
+        let mut rules = vec![
+            Rule::new(Kind::T0Low, 0, LOW, Match::default(), to_table),
+            Rule::new(Kind::T2Low, FORWARDING, LOW, Match::default(), to_controller),
+        ];
+        rules.extend(self.rules.values().cloned());
+        rules
+    }
+
+    /// Outputs to all ports with a link but the one of the packet and the one of tunnels.
+    fn flood(&self, in_port: PortNo) -> Vec<Action> {
+        let goes = |port: &&Port| {
+            port.port_no != in_port
+                && Some(port.port_no) != self.gtp
+                && !port.state.contains(PortState::LINK_DOWN)
+        };
+        self.ports.values().filter(goes).map(|port| Action::output(port.port_no)).collect()
+    }
+}
+
+/// The link-layer address of the forwarding application's questions: locally administered, one per switch.
+fn probe_mac(datapath_id: u64) -> MacAddr {
+    let [.., a, b, c, d] = datapath_id.to_be_bytes();
+    MacAddr([0x02, App::Forwarding as u8, a, b, c, d])
+}
+
+fn addresses(frame: &[u8]) -> Option<Pair> {
+    let frame = packet::ethernet::Frame::new(frame).ok()?;
+    Some((MacAddr(frame.destination()), MacAddr(frame.source())))
+}
+
+fn pair(matching: &Match) -> Option<Pair> {
+    Some((matching.eth_src()?, matching.eth_dst()?))
+}
+
+/// SW-T2-M.
+fn medium(from: MacAddr, to: MacAddr, port: PortNo, idle_timeout_s: u16) -> Rule {
+    let matching =
+        Match::new([Oxm::eth_src(from), Oxm::eth_dst(to)]).expect("Ethernet addresses need no other field");
+    let key = RuleKey { table: TableId(FORWARDING), priority: PRIORITY, matching };
+    let instructions = Instructions::apply([Action::output(port)]);
+    Rule { key, instructions, kind: Kind::T2Medium, idle_timeout_s }
+}

@@ -1,0 +1,431 @@
+//! The northbound API: HTTP/1.1 with JSON under `/v1` (`docs/edge.md` lists it). Refusals are problem documents that say what to do.
+//!
+//! [`read`] makes a [`Call`] of a request without touching anything, so that it can be fuzzed; [`Api::answer`] does it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use nf::rest::{Request, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use telemetry::counters::Family;
+
+use crate::application::Applications;
+use crate::capture::Store;
+use crate::config::Config;
+use crate::diverting::explain::{self, Question, Way};
+use crate::diverting::model::{Diversion, Refusal, Tunnel};
+use crate::diverting::{Diverting, Done};
+use crate::rule::App;
+use crate::switch::{CommitError, Fabric, SwitchView};
+
+static REFUSED: Family = Family::new("controller_rest_refused", "status");
+
+/// Most octets of a request: 10,000 diversions fit.
+pub const MAX_BODY: usize = 8 << 20;
+/// Most diversions of a request.
+const MAX_AT_ONCE: usize = 20_000;
+/// Most captured messages of an answer.
+const MAX_MESSAGES: usize = 1000;
+
+/// What a request asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Call {
+    /// `GET /v1/status`
+    Status,
+    /// `GET /v1/switches`
+    Switches,
+    /// `GET /v1/anchors`
+    Anchors,
+    /// `GET /v1/diversions`
+    Diversions,
+    /// `POST /v1/diversions`: one, or an array that is done as a whole.
+    Divert(Vec<Diversion>),
+    /// `DELETE /v1/diversions/{id}` and `POST /v1/diversions/remove`
+    Undivert(Removal),
+    /// `GET /v1/ues`
+    Users,
+    /// `GET /v1/ues/{address}`
+    Explain(Asked),
+    /// `GET /v1/applications`
+    Applications,
+    /// `POST /v1/applications/{name}/start` and `…/stop`
+    Application {
+        /// Which one.
+        app: App,
+        /// Whether it is to run.
+        run: bool,
+    },
+    /// `GET /v1/captures`
+    Captures,
+    /// `GET /v1/captures/{anchor}?behind=0&most=100`
+    Messages {
+        /// Address of the anchor.
+        anchor: IpAddr,
+        /// Only messages with a higher number.
+        behind: u64,
+        /// At most so many.
+        most: usize,
+    },
+    /// `GET /v1/events?from=1`
+    Events {
+        /// The first number.
+        from: u64,
+    },
+}
+
+/// What is undiverted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Removal {
+    /// By id.
+    pub ids: Vec<String>,
+    /// Everything of these users.
+    pub ues: Vec<IpAddr>,
+}
+
+/// A user whose way is asked for; where it is, if it is not diverted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// The user's address.
+    pub ue: IpAddr,
+    /// Its base station.
+    pub base_station: Option<String>,
+    /// Its anchor.
+    pub from: Option<String>,
+    /// Its TEID towards the anchor.
+    pub teid: Option<u32>,
+}
+
+/// Reads a request.
+///
+/// # Errors
+/// The answer that says what is wrong.
+pub fn read(request: &Request) -> Result<Call, Box<Response>> {
+    let refuse = |status, title: &str, detail: String| Err(Box::new(Response::problem(status, title, detail)));
+    let query: BTreeMap<&str, &str> =
+        request.query.split('&').filter_map(|pair| pair.split_once('=')).collect();
+    let parts: Vec<&str> = request.path.trim_matches('/').split('/').collect();
+    let call = match (request.method.as_str(), &parts[..]) {
+        ("GET", ["v1", "status"]) => Call::Status,
+        ("GET", ["v1", "switches"]) => Call::Switches,
+        ("GET", ["v1", "anchors"]) => Call::Anchors,
+        ("GET", ["v1", "diversions"]) => Call::Diversions,
+        ("POST", ["v1", "diversions"]) => Call::Divert(read_diversions(&request.body)?),
+        ("POST", ["v1", "diversions", "remove"]) => {
+            let removal: Removal = json_of(&request.body)?;
+            if removal.ids.len() + removal.ues.len() > MAX_AT_ONCE {
+                return refuse(413, "too many", format!("at most {MAX_AT_ONCE} at once"));
+            }
+            Call::Undivert(removal)
+        }
+        ("DELETE", ["v1", "diversions", id]) => {
+            Call::Undivert(Removal { ids: vec![(*id).to_owned()], ues: Vec::new() })
+        }
+        ("GET", ["v1", "ues"]) => Call::Users,
+        ("GET", ["v1", "ues", ue]) => Call::Explain(Asked {
+            ue: value(ue, "a user's address")?,
+            base_station: query.get("base_station").map(|name| (*name).to_owned()),
+            from: query.get("from").map(|name| (*name).to_owned()),
+            teid: query.get("teid").map(|teid| value(teid, "a TEID in decimal digits")).transpose()?,
+        }),
+        ("GET", ["v1", "applications"]) => Call::Applications,
+        ("POST", ["v1", "applications", name, verb @ ("start" | "stop")]) => match App::named(name) {
+            Some(app) => Call::Application { app, run: *verb == "start" },
+            None => {
+                let known = App::ALL.map(App::name).join(", ");
+                return refuse(404, "no such application", format!("there are {known}"));
+            }
+        },
+        ("GET", ["v1", "captures"]) => Call::Captures,
+        ("GET", ["v1", "captures", anchor]) => Call::Messages {
+            anchor: value(anchor, "an anchor's address")?,
+            behind: query.get("behind").map_or(Ok(0), |number| value(number, "a number"))?,
+            most: query.get("most").map_or(Ok(100), |number| value(number, "a number"))?.min(MAX_MESSAGES),
+        },
+        ("GET", ["v1", "events"]) => {
+            Call::Events { from: query.get("from").map_or(Ok(0), |number| value(number, "a number"))? }
+        }
+        ("GET" | "POST" | "DELETE", _) => {
+            let detail = "there are /v1/status, switches, anchors, diversions, ues, applications, captures and events (docs/edge.md)";
+            return refuse(404, "no such resource", detail.to_owned());
+        }
+        _ => return refuse(405, "no such method", "GET, POST and DELETE are served".to_owned()),
+    };
+    Ok(call)
+}
+
+fn value<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, Box<Response>> {
+    let shown: String = text.chars().take(64).collect();
+    text.parse().map_err(|_| Box::new(Response::problem(400, "bad value", format!("`{shown}` is not {what}"))))
+}
+
+fn json_of<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Box<Response>> {
+    serde_json::from_slice(body).map_err(|error| Box::new(Response::problem(400, "bad content", error)))
+}
+
+fn read_diversions(body: &[u8]) -> Result<Vec<Diversion>, Box<Response>> {
+    let is_array = body.iter().find(|octet| !octet.is_ascii_whitespace()) == Some(&b'[');
+    let diversions: Vec<Diversion> = if is_array { json_of(body)? } else { vec![json_of(body)?] };
+    if diversions.len() > MAX_AT_ONCE {
+        return Err(Box::new(Response::problem(413, "too many", format!("at most {MAX_AT_ONCE} at once"))));
+    }
+    Ok(diversions)
+}
+
+/// What answers requests.
+#[derive(Debug)]
+pub(crate) struct Api {
+    pub(crate) config: Arc<Config>,
+    pub(crate) fabric: Arc<Fabric>,
+    pub(crate) applications: Arc<Applications>,
+    pub(crate) diverting: Diverting,
+    pub(crate) captures: Arc<Store>,
+}
+
+impl Api {
+    /// Answers a request.
+    pub(crate) async fn answer(&self, request: Request) -> Response {
+        let response = match read(&request) {
+            Ok(call) => self.call(call).await.unwrap_or_else(|refusal| problem(&refusal)),
+            Err(response) => *response,
+        };
+        if response.status >= 400 {
+            REFUSED.inc(&response.status.to_string());
+        }
+        response
+    }
+
+    /// A request for diversions while the application does not run is not to wait for it.
+    fn running(&self) -> Result<&Diverting, Refusal> {
+        let runs = self.applications.list().get(&App::Diverting) == Some(&true);
+        if runs { Ok(&self.diverting) } else { Err(Refusal::Stopped) }
+    }
+
+    async fn call(&self, call: Call) -> Result<Response, Refusal> {
+        let answer = match call {
+            Call::Status => json!({
+                "switches": self.fabric.switches().iter().filter(|view| view.connected).count(),
+                "counters": telemetry::counters::snapshot(),
+            }),
+            Call::Switches => self.switches(),
+            Call::Anchors => json!({"anchors": self.running()?.anchors().await?}),
+            Call::Diversions => json!({"diversions": self.diversions().await?}),
+            Call::Divert(diversions) => done(&self.running()?.divert(diversions).await?),
+            Call::Undivert(removal) => {
+                let mut ids = removal.ids;
+                for diversion in self.running()?.list().await? {
+                    if diversion.ue.is_some_and(|ue| removal.ues.contains(&ue)) {
+                        ids.push(diversion.id());
+                    }
+                }
+                ids.sort_unstable();
+                ids.dedup();
+                done(&self.running()?.undivert(ids).await?)
+            }
+            Call::Users => self.users().await?,
+            Call::Explain(asked) => return self.explain(asked).await,
+            Call::Applications => {
+                let all = self.applications.list();
+                let of = |(app, runs): (App, bool)| json!({"name": app.name(), "running": runs});
+                json!({"applications": all.into_iter().map(of).collect::<Vec<_>>()})
+            }
+            Call::Application { app, run } => {
+                let changed =
+                    if run { self.applications.start(app) } else { self.applications.stop(app).await };
+                json!({"name": app.name(), "running": run, "changed": changed})
+            }
+            Call::Captures => json!({"captures": self.captures.summary()}),
+            Call::Messages { anchor, behind, most } => {
+                let messages = self.captures.messages(anchor, behind, most);
+                let hex = |octets: &[u8]| octets.iter().map(|octet| format!("{octet:02x}")).collect::<String>();
+                let of = |message: crate::capture::Captured| {
+                    json!({
+                        "number": message.number, "time_us": message.time_us, "protocol": message.protocol,
+                        "from": format!("{}:{}", message.from.0, message.from.1),
+                        "to": format!("{}:{}", message.to.0, message.to.1),
+                        "by_control": message.by_control, "octets": hex(&message.octets),
+                    })
+                };
+                json!({"messages": messages.into_iter().map(of).collect::<Vec<_>>()})
+            }
+            Call::Events { from } => json!({"events": self.fabric.log(from)}),
+        };
+        Ok(Response::ok(answer))
+    }
+
+    fn switches(&self) -> Value {
+        let of = |view: SwitchView| {
+            let settings = self.config.switch_of(view.datapath_id);
+            let ports: Vec<Value> = view
+                .ports
+                .iter()
+                .map(|port| {
+                    let down = port.state.contains(openflow::PortState::LINK_DOWN);
+                    json!({"number": port.port_no.0, "name": port.name.as_str(), "link": !down})
+                })
+                .collect();
+            json!({
+                "name": view.name, "datapath_id": view.datapath_id, "connected": view.connected,
+                "place": settings.map(|settings| settings.place), "dialect": view.dialect,
+                "software": view.software, "ports": ports, "rules": self.fabric.wanted(view.datapath_id),
+            })
+        };
+        json!({"switches": self.fabric.switches().into_iter().map(of).collect::<Vec<_>>()})
+    }
+
+    async fn diversions(&self) -> Result<Vec<Value>, Refusal> {
+        let all = self.running()?.list().await?;
+        Ok(all.iter().map(with_id).collect())
+    }
+
+    async fn users(&self) -> Result<Value, Refusal> {
+        let mut users: BTreeMap<IpAddr, Vec<Value>> = BTreeMap::new();
+        for diversion in self.running()?.list().await? {
+            if let Some(ue) = diversion.ue {
+                users.entry(ue).or_default().push(with_id(&diversion));
+            }
+        }
+        let of = |(ue, diversions): (IpAddr, Vec<Value>)| json!({"ue": ue, "diversions": diversions});
+        Ok(json!({"ues": users.into_iter().map(of).collect::<Vec<_>>()}))
+    }
+
+    /// Follows a user's packets through the rules of the switches.
+    async fn explain(&self, asked: Asked) -> Result<Response, Refusal> {
+        let diverting = self.running()?;
+        let mut of_user: Vec<Diversion> =
+            diverting.list().await?.into_iter().filter(|diversion| diversion.ue == Some(asked.ue)).collect();
+        let diverted = !of_user.is_empty();
+        if !diverted {
+            let (Some(base_station), Some(from)) = (asked.base_station, asked.from) else {
+                let detail = format!(
+                    "{} is not diverted, so the controller does not know where it is: add ?base_station=NAME&from=ANCHOR&teid=NUMBER",
+                    asked.ue
+                );
+                return Ok(Response::problem(404, "unknown user", detail));
+            };
+            let tunnels = asked.teid.map(|uplink| Tunnel { uplink, downlink: None, target_uplink: None, target_downlink: None });
+            of_user.push(Diversion {
+                ue: Some(asked.ue),
+                tunnels: tunnels.into_iter().collect(),
+                application: None,
+                peer: None,
+                to: from.clone(),
+                from,
+                base_station,
+                target_address: None,
+                confirmed_by: String::new(),
+            });
+        }
+        let macs = diverting.macs().await?;
+        let mut ways = Vec::new();
+        for diversion in of_user {
+            ways.push(json!({
+                "id": if diverted { Some(diversion.id()) } else { None },
+                "from": diversion.from, "to": diversion.to, "base_station": diversion.base_station,
+                "ways": self.ways(diversion, &macs).await?,
+            }));
+        }
+        Ok(Response::ok(json!({"ue": asked.ue, "diverted": diverted, "explained": ways})))
+    }
+
+    async fn ways(
+        &self,
+        diversion: Diversion,
+        macs: &std::collections::HashMap<(u64, IpAddr), openflow::MacAddr>,
+    ) -> Result<Vec<Way>, Refusal> {
+        let from = crate::diverting::model::anchor(&self.config, &diversion.from)?;
+        let station = crate::diverting::model::base_station(&self.config, &diversion.base_station)?;
+        let access = self.config.switch(&station.switch).map(|switch| switch.datapath_id);
+        let sgi = self.config.anchor(&diversion.to).and_then(|anchor| anchor.sgi.as_ref());
+        let sgi = sgi.and_then(|sgi| self.config.switch(&sgi.switch)).map(|switch| switch.datapath_id);
+        let mac = |ip| access.and_then(|id| macs.get(&(id, ip)).copied());
+        let question = Question { anchor_mac: mac(from.address), station_mac: mac(station.address), diversion };
+        let mut ways = Vec::new();
+        for (id, is_access) in access.map(|id| (id, true)).into_iter().chain(sgi.map(|id| (id, false))) {
+            let Some(view) = self.fabric.switch(id) else { continue };
+            let flows = self.fabric.flows(id).await.map_err(|error| {
+                Refusal::Switch(CommitError::Refused { switch: view.name.clone(), error })
+            })?;
+            ways.extend(if is_access {
+                explain::at_access(&question, &self.config, &view, &flows)
+            } else {
+                explain::at_sgi(&question, &self.config, &view, &flows)
+            });
+        }
+        Ok(ways)
+    }
+}
+
+fn with_id(diversion: &Diversion) -> Value {
+    // A diversion is plain data.
+    let mut value = serde_json::to_value(diversion).unwrap_or_default();
+    value["id"] = json!(diversion.id());
+    value
+}
+
+fn done(done: &Done) -> Value {
+    serde_json::to_value(done).unwrap_or_default()
+}
+
+fn problem(refusal: &Refusal) -> Response {
+    let (status, title) = match refusal {
+        Refusal::Unknown { .. } => (404, "unknown name"),
+        Refusal::Contradiction(_) => (400, "contradiction"),
+        Refusal::Impossible { .. } => (422, "impossible for this switch"),
+        Refusal::NotYet(_) => (409, "not yet"),
+        Refusal::InTheWay(_) => (409, "in the way"),
+        Refusal::Full(_) => (507, "full"),
+        Refusal::Switch(_) => (502, "refused by the switch"),
+        Refusal::State(_) => (500, "state not written"),
+        Refusal::Stopped => (503, "application stopped"),
+    };
+    Response::problem(status, title, refusal)
+}
+
+/// Reads octets as a request: method, path, query and content, each but the last ended by a line feed. The fuzzer starts here.
+pub fn fuzz(octets: &[u8]) {
+    let mut parts = octets.splitn(4, |octet| *octet == b'\n');
+    let mut text = || String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();
+    let (method, path, query) = (text(), text(), text());
+    let body = parts.next().unwrap_or_default().to_vec().into();
+    if let Ok(Call::Divert(diversions)) = read(&Request { method, path, query, body }) {
+        for diversion in diversions {
+            let json = serde_json::to_vec(&diversion).unwrap_or_default();
+            assert_eq!(serde_json::from_slice::<Diversion>(&json).ok(), Some(diversion));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(method: &str, target: &str, body: &str) -> Result<Call, u16> {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let request =
+            Request { method: method.into(), path: path.into(), query: query.into(), body: body.to_owned().into() };
+        read(&request).map_err(|response| response.status)
+    }
+
+    #[test]
+    fn requests_are_read_strictly() {
+        let one = r#"{"ue": "10.45.0.2", "from": "gw1", "to": "gw2", "base_station": "enb1", "confirmed_by": "test"}"#;
+        let Ok(Call::Divert(single)) = ask("POST", "/v1/diversions", one) else { panic!() };
+        assert_eq!(ask("POST", "/v1/diversions", &format!(" [{one}]")), Ok(Call::Divert(single)));
+        assert_eq!(ask("POST", "/v1/diversions", "{}"), Err(400));
+        assert_eq!(ask("POST", "/v1/diversions", &one.replace("\"to\"", "\"too\"")), Err(400));
+        assert_eq!(ask("POST", "/v1/diversions", &one.replace("10.45.0.2", "10.45.0.256")), Err(400));
+        assert_eq!(ask("PUT", "/v1/diversions", one), Err(405));
+        assert_eq!(ask("GET", "/v2/diversions", ""), Err(404));
+        assert_eq!(ask("POST", "/v1/applications/replication/start", ""), Err(404));
+        assert_eq!(ask("GET", "/v1/ues/nobody", ""), Err(400));
+        let Ok(Call::Explain(asked)) = ask("GET", "/v1/ues/10.45.0.2?base_station=enb1&from=gw1&teid=7", "") else { panic!() };
+        assert_eq!((asked.base_station.as_deref(), asked.teid), (Some("enb1"), Some(7)));
+        let stop = Call::Application { app: App::Forwarding, run: false };
+        assert_eq!(ask("POST", "/v1/applications/forwarding/stop", ""), Ok(stop));
+        let many = format!("[{}]", vec![one; MAX_AT_ONCE + 1].join(","));
+        assert_eq!(ask("POST", "/v1/diversions", &many), Err(413));
+    }
+}

@@ -1,0 +1,371 @@
+//! One switch: its messages out of the stream, requests and their answers, bundles.
+//!
+//! Flow: the reader's loop in `server.rs` gives every message to [`Connection::take_answer`]; answers go to the request with their
+//! transaction, everything else is an event. Requests ([`Connection::ask`], [`Connection::apply`]) run in the tasks of those who ask.
+//! A writer task sends from a bounded queue; a switch that does not read is disconnected when the queue stays full.
+//!
+//! Invariant: memory is bounded by the queue and by the limits on answers, whatever the switch sends.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use net::time::{self, Duration};
+use openflow::multipart::{Reply, Request};
+use openflow::{
+    BundleAdd, BundleControl, BundleControlType, BundleFlags, Change, Code, Desc, ErrorMessage, FlowMod,
+    FlowStats, FlowStatsRequest, Message, Multipart, TableId,
+};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::rule::{APP_MASK, App};
+
+/// Buffers that may wait for a switch. A buffer is a message, or all messages of a bundle.
+pub(crate) const QUEUE: usize = 1024;
+/// How long a switch may take to answer a request, or to take a message from the queue.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Most parts of an answer: about a million flows.
+const MAX_PARTS: usize = 4096;
+
+/// Which switch it is. It decides the form of rules for tunnels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dialect {
+    /// Ours, and whatever behaves like it.
+    Native,
+    /// Open vSwitch, with what has to be worked around.
+    OpenVswitch,
+}
+
+impl Dialect {
+    /// By the description that the switch gives of itself.
+    pub fn of(desc: &Desc) -> Dialect {
+        let is_open_vswitch = [desc.hardware.as_str(), desc.manufacturer.as_str()]
+            .iter()
+            .any(|text| text.contains("Open vSwitch") || text.contains("Nicira"));
+        if is_open_vswitch { Dialect::OpenVswitch } else { Dialect::Native }
+    }
+}
+
+/// Why a switch has not done what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SwitchError {
+    /// There is no connection, or it has ended.
+    #[error("the switch is not connected")]
+    Gone,
+    /// No answer.
+    #[error("the switch has not answered within {} s", PATIENCE.as_secs())]
+    Late,
+    /// It refused.
+    #[error("the switch refused {what}: {code}")]
+    Refused {
+        /// Its error.
+        code: Code,
+        /// What it refused.
+        what: String,
+    },
+    /// Its answer is not one to the question.
+    #[error("the switch answered {0} to another question")]
+    Unexpected(&'static str),
+    /// The answer is too long.
+    #[error("the switch's answer has more than {MAX_PARTS} parts")]
+    TooLong,
+    /// A message that does not fit.
+    #[error("{0}")]
+    Message(#[from] openflow::EncodeError),
+}
+
+/// Answers to the messages of one request.
+#[derive(Debug, Default)]
+struct Answers {
+    messages: Vec<Message>,
+    errors: Vec<(u32, ErrorMessage)>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    /// Transaction of the last message of the request; its answer ends it.
+    last: u32,
+    answers: Answers,
+    done: oneshot::Sender<Result<Answers, SwitchError>>,
+}
+
+#[derive(Debug, Default)]
+struct Transactions {
+    next: u32,
+    /// By the transaction of the first message.
+    waiting: BTreeMap<u32, Waiting>,
+}
+
+/// A connection that has said hello.
+#[derive(Debug)]
+pub struct Connection {
+    queue: mpsc::Sender<Vec<u8>>,
+    transactions: Mutex<Transactions>,
+    /// Whether the switch knows bundles, until it says otherwise.
+    bundles: AtomicBool,
+    closed: AtomicBool,
+    /// Ends the connection's task.
+    close: Notify,
+}
+
+impl Connection {
+    pub(crate) fn new(queue: mpsc::Sender<Vec<u8>>) -> Connection {
+        Connection {
+            queue,
+            transactions: Mutex::default(),
+            bundles: AtomicBool::new(true),
+            closed: AtomicBool::new(false),
+            close: Notify::new(),
+        }
+    }
+
+    /// Ends the connection.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.close.notify_one();
+        let waiting = std::mem::take(&mut self.transactions().waiting);
+        for (_, request) in waiting {
+            // Who asked may have gone.
+            let _ = request.done.send(Err(SwitchError::Gone));
+        }
+    }
+
+    /// Returns when the connection was told to end.
+    pub(crate) async fn closing(&self) {
+        while !self.closed.load(Ordering::Acquire) {
+            self.close.notified().await;
+        }
+    }
+
+    fn transactions(&self) -> std::sync::MutexGuard<'_, Transactions> {
+        self.transactions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `count` transactions in a row, and where the answers to them will come.
+    fn begin(
+        &self,
+        count: u32,
+    ) -> Result<(u32, oneshot::Receiver<Result<Answers, SwitchError>>), SwitchError> {
+        let (done, answers) = oneshot::channel();
+        let mut all = self.transactions();
+        // Transaction 0 is for messages without answers.
+        let first = if all.next.checked_add(count).is_none() { 1 } else { all.next.max(1) };
+        all.next = first + count;
+        all.waiting.insert(first, Waiting { last: first + count - 1, answers: Answers::default(), done });
+        // Under the lock, so that `close` has seen the request or this sees the closing.
+        if self.closed.load(Ordering::Acquire) {
+            all.waiting.remove(&first);
+            return Err(SwitchError::Gone);
+        }
+        Ok((first, answers))
+    }
+
+    /// Sends octets when there is room for them.
+    async fn send(&self, octets: Vec<u8>) -> Result<(), SwitchError> {
+        match time::timeout(PATIENCE, self.queue.send(octets)).await {
+            Ok(sent) => sent.map_err(|_| SwitchError::Gone),
+            Err(_) => {
+                self.close();
+                Err(SwitchError::Late)
+            }
+        }
+    }
+
+    /// Sends a message that has no answer, if there is room; packets may be lost.
+    pub fn tell(&self, message: &Message) -> Result<(), SwitchError> {
+        self.tell_as(0, message)
+    }
+
+    /// As [`Connection::tell`], in a transaction of the switch.
+    pub(crate) fn tell_as(&self, xid: u32, message: &Message) -> Result<(), SwitchError> {
+        let octets = message.encode(xid)?;
+        self.queue.try_send(octets).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => SwitchError::Late,
+            mpsc::error::TrySendError::Closed(_) => SwitchError::Gone,
+        })
+    }
+
+    async fn finish(
+        &self,
+        first: u32,
+        octets: Vec<u8>,
+        answers: oneshot::Receiver<Result<Answers, SwitchError>>,
+    ) -> Result<Answers, SwitchError> {
+        let all = async {
+            self.send(octets).await?;
+            answers.await.map_err(|_| SwitchError::Gone)?
+        };
+        let result = time::timeout(PATIENCE, all).await.unwrap_or(Err(SwitchError::Late));
+        self.transactions().waiting.remove(&first);
+        result
+    }
+
+    /// Sends a request and returns the answer, all of its parts.
+    ///
+    /// # Errors
+    /// The switch refuses, does not answer, or is gone.
+    pub async fn ask(&self, request: impl Into<Message>) -> Result<Vec<Message>, SwitchError> {
+        let request = request.into();
+        let (first, answers) = self.begin(1)?;
+        let octets = request.encode(first)?;
+        let answers = self.finish(first, octets, answers).await?;
+        match answers.errors.first() {
+            Some((_, error)) => {
+                Err(SwitchError::Refused { code: error.code, what: request.name().to_owned() })
+            }
+            None => Ok(answers.messages),
+        }
+    }
+
+    /// The flows of an application, or all.
+    pub(crate) async fn flows(&self, app: Option<App>) -> Result<Vec<FlowStats>, SwitchError> {
+        let mut request = FlowStatsRequest::all(TableId::ALL);
+        if let Some(app) = app {
+            (request.cookie, request.cookie_mask) = (app.cookie(), APP_MASK);
+        }
+        let mut flows = Vec::new();
+        for part in self.ask(Request::Flow(request)).await? {
+            match part {
+                Message::MultipartReply(Multipart { body: Reply::Flow(part), .. }) => flows.extend(part),
+                other => return Err(SwitchError::Unexpected(other.name())),
+            }
+        }
+        Ok(flows)
+    }
+
+    /// Makes changes take effect together; without bundles one after another, and ends with a barrier.
+    ///
+    /// # Errors
+    /// The first refusal. With a bundle nothing has changed then.
+    pub(crate) async fn apply(&self, changes: &[FlowMod]) -> Result<(), SwitchError> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        if self.bundles.load(Ordering::Relaxed) {
+            match self.apply_bundle(changes).await {
+                Err(SwitchError::Refused { code, .. }) if is_ignorance(code) => {
+                    self.bundles.store(false, Ordering::Relaxed);
+                }
+                result => return result,
+            }
+        }
+        let count = changes.len() as u32;
+        let (first, answers) = self.begin(count + 1)?;
+        let mut octets = Vec::new();
+        for (xid, change) in (first..).zip(changes) {
+            Message::from(change.clone()).encode_into(xid, &mut octets)?;
+        }
+        Message::BarrierRequest(()).encode_into(first + count, &mut octets)?;
+        let answers = self.finish(first, octets, answers).await?;
+        refusal(&answers, first, changes)
+    }
+
+    async fn apply_bundle(&self, changes: &[FlowMod]) -> Result<(), SwitchError> {
+        let flags = BundleFlags::ATOMIC | BundleFlags::ORDERED;
+        let count = changes.len() as u32;
+        let (first, answers) = self.begin(count + 2)?;
+        let bundle_id = first;
+        let control = |kind| Message::from(BundleControl { bundle_id, kind, flags });
+        let mut octets = Vec::new();
+        control(BundleControlType::OpenRequest).encode_into(first, &mut octets)?;
+        for (xid, change) in (first + 1..).zip(changes) {
+            let change = Change::FlowMod(change.clone());
+            Message::from(BundleAdd { bundle_id, flags, change }).encode_into(xid, &mut octets)?;
+        }
+        control(BundleControlType::CommitRequest).encode_into(first + count + 1, &mut octets)?;
+        let answers = self.finish(first, octets, answers).await?;
+        let result = refusal(&answers, first + 1, changes);
+        // A switch may keep a bundle whose commit failed.
+        if result.is_err() && answers.errors.iter().all(|(_, error)| !is_ignorance(error.code)) {
+            let _ = self.tell(&control(BundleControlType::DiscardRequest));
+        }
+        result
+    }
+
+    /// Takes a message that answers a request; gives it back if it answers none.
+    pub(crate) fn take_answer(&self, xid: u32, message: Message) -> Option<Message> {
+        let mut all = self.transactions();
+        let Some((&first, waiting)) = all.waiting.range_mut(..=xid).next_back() else { return Some(message) };
+        if xid > waiting.last || is_event(&message) {
+            return Some(message);
+        }
+        let more = matches!(&message, Message::MultipartReply(Multipart { more: true, .. }));
+        let is_too_long = waiting.answers.messages.len() >= MAX_PARTS;
+        match message {
+            Message::Error(error) => waiting.answers.errors.push((xid, error)),
+            // Opening a bundle is answered, but what counts is its commit.
+            other if xid == waiting.last => waiting.answers.messages.push(other),
+            _ => {}
+        }
+        if xid == waiting.last
+            && (!more || is_too_long)
+            && let Some(waiting) = all.waiting.remove(&first)
+        {
+            let result = if is_too_long { Err(SwitchError::TooLong) } else { Ok(waiting.answers) };
+            // Who asked may have gone.
+            let _ = waiting.done.send(result);
+        }
+        None
+    }
+}
+
+/// Whether the switch tells this by itself, whatever transaction it writes on it.
+fn is_event(message: &Message) -> bool {
+    matches!(
+        message,
+        Message::PacketIn(_)
+            | Message::FlowRemoved(_)
+            | Message::PortStatus(_)
+            | Message::EchoRequest(_)
+            | Message::Hello(_)
+    )
+}
+
+/// Whether a switch says by this that it has no bundles.
+fn is_ignorance(code: Code) -> bool {
+    [Code::OFPBRC_BAD_EXPERIMENTER, Code::OFPBRC_BAD_EXP_TYPE, Code::OFPBRC_BAD_TYPE].contains(&code)
+}
+
+/// The first error, with the change that it is about.
+fn refusal(answers: &Answers, first: u32, changes: &[FlowMod]) -> Result<(), SwitchError> {
+    let Some((xid, error)) = answers.errors.first() else { return Ok(()) };
+    let at = xid.checked_sub(first).and_then(|at| changes.get(at as usize));
+    let what = match at {
+        Some(change) => format!(
+            "a rule of table {}, priority {}, {:?}",
+            change.table_id.0, change.priority, change.matching
+        ),
+        None => "the bundle".to_owned(),
+    };
+    Err(SwitchError::Refused { code: error.code, what })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn answers_go_to_whom_they_concern() {
+        let (queue, mut sent) = mpsc::channel(8);
+        let connection = std::sync::Arc::new(Connection::new(queue));
+        let asking = connection.clone();
+        let task = tokio::spawn(async move { asking.ask(Request::PortDesc(())).await });
+        let (xid, _) = Message::decode(&sent.recv().await.unwrap()).unwrap();
+        let part = |more| Message::from(Multipart { more, body: Reply::PortDesc(Vec::new()) });
+        assert!(connection.take_answer(xid + 1, part(false)).is_some(), "nobody asked");
+        assert!(connection.take_answer(xid, part(true)).is_none());
+        assert!(connection.take_answer(xid, Message::EchoRequest(Vec::new())).is_some(), "an event");
+        assert!(connection.take_answer(xid, part(false)).is_none());
+        assert_eq!(task.await.unwrap().unwrap().len(), 2);
+        connection.close();
+        assert_eq!(connection.ask(Request::Desc(())).await, Err(SwitchError::Gone));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_switch_that_does_not_answer_is_late() {
+        let (queue, _sent) = mpsc::channel(8);
+        let connection = Connection::new(queue);
+        assert_eq!(connection.ask(Request::Desc(())).await, Err(SwitchError::Late));
+    }
+}

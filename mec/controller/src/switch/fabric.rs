@@ -1,0 +1,610 @@
+//! What is known of all switches, and what applications want of them.
+//!
+//! Owner: one [`Fabric`] per controller, shared by connections, applications and the API. For every switch and application it holds
+//! the wanted rules. An application changes them through its [`Handle`]:
+//! - [`Handle::sync`] says what is wanted of one switch, asks the switch what it has of this application, and sends the differences;
+//! - [`Handle::commit`] changes rules of several switches, all or none: when one refuses, those before it get their old rules back.
+//!
+//! Events go into a bounded queue per application. Packets that find it full are lost and counted. When another event is lost, the
+//! application gets an [`Event::Audit`] for every switch later, and so notices what it has missed.
+//!
+//! Invariant: an application never sees or changes rules of another one.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use net::time;
+use openflow::{
+    Action, FlowRemoved, FlowRemovedReason, FlowStats, Message, PacketIn, PacketOut, Port, PortNo, PortReason,
+    PortState, PortStatus,
+};
+use serde::Serialize;
+use telemetry::counters::{Counter, Family};
+use tokio::sync::mpsc;
+
+use super::connection::{Connection, Dialect, SwitchError};
+use crate::rule::{App, Rule, RuleKey, RuleSet, SyncReport, difference};
+
+static EVENTS_LOST: Family = Family::new("controller_events_lost", "application");
+static PACKETS_WITHOUT_OWNER: Counter = Counter::new("controller_packets_without_owner");
+static REMOVED_BY_OTHERS: Counter = Counter::new("controller_rules_removed_by_others");
+static SENT: Counter = Counter::new("controller_flow_mods_sent");
+static REFUSED: Family = Family::new("controller_refusals", "code");
+
+/// Most events that wait for an application.
+pub(crate) const EVENTS: usize = 4096;
+/// Entries of the log that are kept.
+const LOG: usize = 1000;
+/// Most ports of a switch that are remembered.
+const MAX_PORTS: usize = 4096;
+
+/// What an application hears of.
+#[derive(Debug)]
+pub enum Event {
+    /// A switch has connected, or the application has started; its rules are to be synchronised.
+    SwitchUp(SwitchView),
+    /// The connection has ended. The switch goes on by its rules.
+    SwitchDown(u64),
+    /// A port is new, gone, or changed.
+    Port {
+        /// The switch.
+        datapath_id: u64,
+        /// What has happened.
+        reason: PortReason,
+        /// The port.
+        port: Box<Port>,
+    },
+    /// A packet that one of the application's rules has sent.
+    Packet {
+        /// The switch.
+        datapath_id: u64,
+        /// The packet.
+        packet: Box<PacketIn>,
+    },
+    /// A rule of the application is gone, by a time-out or by someone else; it is no longer wanted after a time-out.
+    Removed {
+        /// The switch.
+        datapath_id: u64,
+        /// The rule.
+        removed: Box<FlowRemoved>,
+    },
+    /// The rules of a switch are to be compared with what is wanted.
+    Audit(u64),
+}
+
+/// A switch as applications see it.
+#[derive(Debug, Clone)]
+pub struct SwitchView {
+    /// Its number.
+    pub datapath_id: u64,
+    /// Its name in the configuration.
+    pub name: String,
+    /// Whether it is connected.
+    pub connected: bool,
+    /// The form of its rules.
+    pub dialect: Dialect,
+    /// What it says it is.
+    pub software: String,
+    /// Its ports.
+    pub ports: Vec<Port>,
+}
+
+impl SwitchView {
+    /// The port of a name.
+    pub fn port(&self, name: &str) -> Option<&Port> {
+        self.ports.iter().find(|port| port.name.as_str() == name)
+    }
+
+    /// The switch's own port.
+    pub fn local(&self) -> Option<&Port> {
+        self.ports.iter().find(|port| port.port_no == PortNo::LOCAL)
+    }
+}
+
+/// What a switch says when it connects.
+pub(crate) struct Joining {
+    pub(crate) dialect: Dialect,
+    pub(crate) software: String,
+    pub(crate) ports: Vec<Port>,
+}
+
+#[derive(Debug)]
+struct Switch {
+    name: String,
+    connection: Option<Arc<Connection>>,
+    dialect: Dialect,
+    software: String,
+    ports: BTreeMap<PortNo, Port>,
+    wanted: HashMap<App, RuleSet>,
+}
+
+/// A line of the log.
+#[derive(Debug, Clone, Serialize)]
+pub struct LogEntry {
+    /// Counts from 1.
+    pub number: u64,
+    /// Seconds since 1970.
+    pub time_s: u64,
+    /// The switch, if it is about one.
+    pub switch: Option<String>,
+    /// What has happened.
+    pub what: String,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    switches: BTreeMap<u64, Switch>,
+    applications: HashMap<App, mpsc::Sender<Event>>,
+    /// Applications that have lost an event that was no packet.
+    behind: Vec<App>,
+    log: VecDeque<LogEntry>,
+    logged: u64,
+}
+
+/// All switches.
+#[derive(Debug)]
+pub struct Fabric {
+    state: Mutex<State>,
+}
+
+/// A change of one switch's rules.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// The switch.
+    pub datapath_id: u64,
+    /// Rules to install or replace.
+    pub set: Vec<Rule>,
+    /// Rules to remove.
+    pub remove: Vec<RuleKey>,
+}
+
+/// What has become of a commit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// Switches that have the new rules.
+    pub done: Vec<String>,
+    /// Switches that are not connected, and get the rules when they are.
+    pub pending: Vec<String>,
+}
+
+/// Why a commit has changed nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommitError {
+    /// No such switch.
+    #[error("there is no switch {0:#x}")]
+    NoSwitch(u64),
+    /// Another application has a rule of this key.
+    #[error("a rule of table {table}, priority {priority} is one of the application {owner}")]
+    NotOurs {
+        /// Its table.
+        table: u8,
+        /// Its priority.
+        priority: u16,
+        /// Whose it is.
+        owner: &'static str,
+    },
+    /// A switch refused. The others have their old rules again.
+    #[error("{switch}: {error}")]
+    Refused {
+        /// The switch.
+        switch: String,
+        /// Its error.
+        error: SwitchError,
+    },
+}
+
+impl Fabric {
+    /// The switches of the configuration, none connected.
+    pub fn new(switches: impl IntoIterator<Item = (u64, String)>) -> Arc<Fabric> {
+        let switch = |name| Switch {
+            name,
+            connection: None,
+            dialect: Dialect::Native,
+            software: String::new(),
+            ports: BTreeMap::new(),
+            wanted: HashMap::new(),
+        };
+        let switches = switches.into_iter().map(|(id, name)| (id, switch(name))).collect();
+        Arc::new(Fabric { state: Mutex::new(State { switches, ..State::default() }) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All switches as they are now.
+    pub fn switches(&self) -> Vec<SwitchView> {
+        self.state().switches.iter().map(|(id, switch)| switch.view(*id)).collect()
+    }
+
+    /// One switch as it is now.
+    pub fn switch(&self, datapath_id: u64) -> Option<SwitchView> {
+        self.state().switches.get(&datapath_id).map(|switch| switch.view(datapath_id))
+    }
+
+    /// How many rules are wanted of a switch, by application.
+    pub fn wanted(&self, datapath_id: u64) -> BTreeMap<&'static str, usize> {
+        let state = self.state();
+        let wanted = state.switches.get(&datapath_id).map(|switch| &switch.wanted);
+        wanted.into_iter().flatten().map(|(app, rules)| (app.name(), rules.len())).collect()
+    }
+
+    /// All flows that a switch has, whoever owns them.
+    ///
+    /// # Errors
+    /// It is not connected or does not answer.
+    pub async fn flows(&self, datapath_id: u64) -> Result<Vec<FlowStats>, SwitchError> {
+        let connection = self.connection(datapath_id).ok_or(SwitchError::Gone)?;
+        connection.flows(None).await
+    }
+
+    fn connection(&self, datapath_id: u64) -> Option<Arc<Connection>> {
+        self.state().switches.get(&datapath_id)?.connection.clone()
+    }
+
+    /// Writes a line of the log.
+    pub fn note(&self, datapath_id: Option<u64>, what: impl Into<String>) {
+        self.state().note(datapath_id, what.into());
+    }
+
+    /// The log from a number on.
+    pub fn log(&self, from: u64) -> Vec<LogEntry> {
+        self.state().log.iter().filter(|entry| entry.number >= from).cloned().collect()
+    }
+
+    /// Lets an application hear of events, first of the switches that are there.
+    pub(crate) fn attach(&self, app: App, events: mpsc::Sender<Event>) {
+        let mut state = self.state();
+        state.applications.insert(app, events);
+        let connected: Vec<SwitchView> = state
+            .switches
+            .iter()
+            .filter(|(_, switch)| switch.connection.is_some())
+            .map(|(id, switch)| switch.view(*id))
+            .collect();
+        for view in connected {
+            state.tell(app, Event::SwitchUp(view));
+        }
+        state.note(None, format!("application {} has started", app.name()));
+    }
+
+    /// The application hears no more. Its rules stay in the switches.
+    pub(crate) fn detach(&self, app: App) {
+        let mut state = self.state();
+        state.applications.remove(&app);
+        for switch in state.switches.values_mut() {
+            switch.wanted.remove(&app);
+        }
+        state.note(None, format!("application {} has stopped, its rules stay", app.name()));
+    }
+
+    /// A switch has said who it is. Whether it is one of the configuration.
+    pub(crate) fn join(&self, datapath_id: u64, connection: &Arc<Connection>, joining: Joining) -> bool {
+        let mut state = self.state();
+        let Some(switch) = state.switches.get_mut(&datapath_id) else { return false };
+        if let Some(old) = switch.connection.replace(connection.clone()) {
+            old.close();
+        }
+        switch.dialect = joining.dialect;
+        switch.software = joining.software;
+        switch.ports =
+            joining.ports.into_iter().take(MAX_PORTS).map(|port| (port.port_no, port)).collect();
+        let view = switch.view(datapath_id);
+        state.note(Some(datapath_id), format!("connected: {}", view.software));
+        state.tell_all(|| Event::SwitchUp(view.clone()));
+        true
+    }
+
+    /// A connection has ended.
+    pub(crate) fn leave(&self, datapath_id: u64, connection: &Arc<Connection>, why: &str) {
+        let mut state = self.state();
+        let Some(switch) = state.switches.get_mut(&datapath_id) else { return };
+        // A newer connection of the same switch stays.
+        if !switch.connection.as_ref().is_some_and(|own| Arc::ptr_eq(own, connection)) {
+            return;
+        }
+        switch.connection = None;
+        state.note(Some(datapath_id), format!("disconnected: {why}"));
+        state.tell_all(|| Event::SwitchDown(datapath_id));
+    }
+
+    pub(crate) fn packet_in(&self, datapath_id: u64, packet: PacketIn) {
+        match App::of_cookie(packet.cookie) {
+            Some(app) => self.state().tell(app, Event::Packet { datapath_id, packet: Box::new(packet) }),
+            None => PACKETS_WITHOUT_OWNER.inc(),
+        }
+    }
+
+    pub(crate) fn flow_removed(&self, datapath_id: u64, removed: FlowRemoved) {
+        let Some(app) = App::of_cookie(removed.cookie) else { return };
+        let mut state = self.state();
+        let Some(wanted) =
+            state.switches.get_mut(&datapath_id).and_then(|switch| switch.wanted.get_mut(&app))
+        else {
+            return;
+        };
+        let key = RuleKey {
+            table: removed.table_id,
+            priority: removed.priority,
+            matching: removed.matching.clone(),
+        };
+        let key = if wanted.contains_key(&key) {
+            key
+        } else {
+            let canonical = key.canonical();
+            match wanted.keys().find(|key| key.canonical() == canonical) {
+                Some(key) => key.clone(),
+                // We have removed it ourselves.
+                None => return,
+            }
+        };
+        match removed.reason {
+            FlowRemovedReason::IdleTimeout | FlowRemovedReason::HardTimeout => _ = wanted.remove(&key),
+            FlowRemovedReason::Delete | FlowRemovedReason::GroupDelete => {
+                REMOVED_BY_OTHERS.inc();
+                let table = removed.table_id.0;
+                let what = format!("someone else has removed a rule of {}, table {table}", app.name());
+                state.note(Some(datapath_id), what);
+            }
+        }
+        state.tell(app, Event::Removed { datapath_id, removed: Box::new(removed) });
+    }
+
+    pub(crate) fn port_status(&self, datapath_id: u64, status: PortStatus) {
+        let mut state = self.state();
+        let Some(switch) = state.switches.get_mut(&datapath_id) else { return };
+        let port = status.port;
+        if status.reason == PortReason::Delete {
+            switch.ports.remove(&port.port_no);
+        } else if switch.ports.len() < MAX_PORTS || switch.ports.contains_key(&port.port_no) {
+            switch.ports.insert(port.port_no, port.clone());
+        }
+        let link = if port.state.contains(PortState::LINK_DOWN) { ", no link" } else { "" };
+        let what = format!("port {} ({}): {:?}{link}", port.port_no.0, port.name.as_str(), status.reason);
+        state.note(Some(datapath_id), what);
+        let (reason, port) = (status.reason, Box::new(port));
+        state.tell_all(|| Event::Port { datapath_id, reason, port: port.clone() });
+    }
+
+    /// Lets all applications compare their rules with those of the switches; those that have lost events do so at once.
+    pub(crate) fn audit(&self, all: bool) {
+        let mut state = self.state();
+        let behind = std::mem::take(&mut state.behind);
+        let applications: Vec<App> = if all { App::ALL.to_vec() } else { behind };
+        let connected: Vec<u64> =
+            state.switches.iter().filter(|(_, switch)| switch.connection.is_some()).map(|(id, _)| *id).collect();
+        for app in applications {
+            for id in &connected {
+                state.tell(app, Event::Audit(*id));
+            }
+        }
+    }
+}
+
+impl State {
+    fn note(&mut self, datapath_id: Option<u64>, what: String) {
+        let switch = datapath_id.map(|id| match self.switches.get(&id) {
+            Some(switch) => switch.name.clone(),
+            None => format!("{id:#x}"),
+        });
+        tracing::info!(switch, "{what}");
+        self.logged += 1;
+        let since_1970 = time::wall_clock().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        self.log.push_back(LogEntry { number: self.logged, time_s: since_1970.as_secs(), switch, what });
+        if self.log.len() > LOG {
+            self.log.pop_front();
+        }
+    }
+
+    fn tell(&mut self, app: App, event: Event) {
+        let Some(events) = self.applications.get(&app) else { return };
+        let is_packet = matches!(event, Event::Packet { .. });
+        if events.try_send(event).is_err() {
+            EVENTS_LOST.inc(app.name());
+            if !is_packet && !self.behind.contains(&app) {
+                self.behind.push(app);
+            }
+        }
+    }
+
+    fn tell_all(&mut self, event: impl Fn() -> Event) {
+        for app in App::ALL {
+            self.tell(app, event());
+        }
+    }
+}
+
+impl Switch {
+    fn view(&self, datapath_id: u64) -> SwitchView {
+        SwitchView {
+            datapath_id,
+            name: self.name.clone(),
+            connected: self.connection.is_some(),
+            dialect: self.dialect,
+            software: self.software.clone(),
+            ports: self.ports.values().cloned().collect(),
+        }
+    }
+
+    /// Another application's rule of the same key.
+    fn owner(&self, app: App, key: &RuleKey) -> Option<App> {
+        self.wanted.iter().find(|(other, rules)| **other != app && rules.contains_key(key)).map(|(app, _)| *app)
+    }
+}
+
+/// An application's access to the switches. Each application has one, and uses it in one task, so its changes are in order.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    fabric: Arc<Fabric>,
+    app: App,
+}
+
+/// What is needed to take a step back.
+struct Undo {
+    step: Step,
+    connection: Option<Arc<Connection>>,
+}
+
+impl Handle {
+    pub(crate) fn new(fabric: Arc<Fabric>, app: App) -> Handle {
+        Handle { fabric, app }
+    }
+
+    /// All switches.
+    pub fn fabric(&self) -> &Arc<Fabric> {
+        &self.fabric
+    }
+
+    /// The rules of this application that a switch has.
+    ///
+    /// # Errors
+    /// It is not connected or does not answer.
+    pub async fn installed(&self, datapath_id: u64) -> Result<Vec<FlowStats>, SwitchError> {
+        let connection = self.fabric.connection(datapath_id).ok_or(SwitchError::Gone)?;
+        connection.flows(Some(self.app)).await
+    }
+
+    /// Says what is wanted of a switch, compares it with what the switch has, and sends the differences in one bundle.
+    ///
+    /// # Errors
+    /// It is not connected, does not answer, or refuses. What is wanted stays wanted.
+    pub async fn sync(&self, datapath_id: u64, rules: Vec<Rule>) -> Result<SyncReport, SwitchError> {
+        let wanted: RuleSet = rules.into_iter().map(|rule| (rule.key.clone(), rule)).collect();
+        let connection = {
+            let mut state = self.fabric.state();
+            let switch = state.switches.get_mut(&datapath_id).ok_or(SwitchError::Gone)?;
+            switch.wanted.insert(self.app, wanted.clone());
+            switch.connection.clone().ok_or(SwitchError::Gone)?
+        };
+        let all = difference(self.app, &wanted, &connection.flows(Some(self.app)).await?);
+        SENT.add(all.flow_mods.len() as u64);
+        let result = connection.apply(&all.flow_mods).await;
+        match &result {
+            Ok(()) if all.flow_mods.is_empty() => {}
+            Ok(()) => {
+                let SyncReport { added, removed, kept } = all.report;
+                let what = format!(
+                    "rules of {}: {added} added, {removed} removed, {kept} were right",
+                    self.app.name()
+                );
+                self.fabric.note(Some(datapath_id), what);
+            }
+            Err(error) => {
+                count(error);
+                self.fabric.note(Some(datapath_id), format!("rules of {}: {error}", self.app.name()));
+            }
+        }
+        result.map(|()| all.report)
+    }
+
+    /// Changes rules, step by step; all steps or none.
+    ///
+    /// # Errors
+    /// A switch refuses or does not answer. All have their old rules then, or get them when they connect.
+    pub async fn commit(&self, steps: Vec<Step>) -> Result<Outcome, CommitError> {
+        let mut undone: Vec<Undo> = Vec::new();
+        let mut outcome = Outcome::default();
+        for step in steps {
+            let taken = self.want(&step);
+            let (undo, name) = match taken {
+                Ok(taken) => taken,
+                Err(error) => {
+                    self.take_back(undone).await;
+                    return Err(error);
+                }
+            };
+            let connection = undo.connection.clone();
+            undone.push(undo);
+            let Some(connection) = connection else {
+                outcome.pending.push(name);
+                continue;
+            };
+            let changes: Vec<_> = step
+                .set
+                .iter()
+                .map(|rule| rule.add(self.app))
+                .chain(step.remove.iter().map(|key| key.delete(self.app)))
+                .collect();
+            SENT.add(changes.len() as u64);
+            match connection.apply(&changes).await {
+                Ok(()) => outcome.done.push(name),
+                // It gets them when it connects again.
+                Err(SwitchError::Gone) => outcome.pending.push(name),
+                Err(error) => {
+                    count(&error);
+                    self.fabric.note(Some(step.datapath_id), format!("{}: {error}", self.app.name()));
+                    self.take_back(undone).await;
+                    return Err(CommitError::Refused { switch: name, error });
+                }
+            }
+        }
+        outcome.done.dedup();
+        outcome.pending.dedup();
+        Ok(outcome)
+    }
+
+    /// Enters a step into what is wanted.
+    fn want(&self, step: &Step) -> Result<(Undo, String), CommitError> {
+        let mut state = self.fabric.state();
+        let id = step.datapath_id;
+        let switch = state.switches.get_mut(&id).ok_or(CommitError::NoSwitch(id))?;
+        for rule in &step.set {
+            if let Some(owner) = switch.owner(self.app, &rule.key) {
+                let RuleKey { table, priority, .. } = rule.key;
+                return Err(CommitError::NotOurs { table: table.0, priority, owner: owner.name() });
+            }
+        }
+        let wanted = switch.wanted.entry(self.app).or_default();
+        let mut back = Step { datapath_id: id, set: Vec::new(), remove: Vec::new() };
+        for rule in &step.set {
+            match wanted.insert(rule.key.clone(), rule.clone()) {
+                Some(old) => back.set.push(old),
+                None => back.remove.push(rule.key.clone()),
+            }
+        }
+        for key in &step.remove {
+            back.set.extend(wanted.remove(key));
+        }
+        Ok((Undo { step: back, connection: switch.connection.clone() }, switch.name.clone()))
+    }
+
+    async fn take_back(&self, undone: Vec<Undo>) {
+        for Undo { step, connection } in undone.into_iter().rev() {
+            if self.want(&step).is_err() {
+                continue;
+            }
+            let Some(connection) = connection else { continue };
+            let sets = step.set.iter().map(|rule| rule.add(self.app));
+            let removals = step.remove.iter().map(|key| key.delete(self.app));
+            let changes: Vec<_> = sets.chain(removals).collect();
+            if let Err(error) = connection.apply(&changes).await {
+                // The next synchronisation puts it right.
+                self.fabric.note(Some(step.datapath_id), format!("taking back a change: {error}"));
+                self.fabric.state().behind.push(self.app);
+            }
+        }
+    }
+
+    /// Sends a packet by a switch.
+    ///
+    /// # Errors
+    /// It is not connected, or too many messages wait for it.
+    pub fn packet_out(
+        &self,
+        datapath_id: u64,
+        in_port: PortNo,
+        actions: Vec<Action>,
+        data: Vec<u8>,
+    ) -> Result<(), SwitchError> {
+        let connection = self.fabric.connection(datapath_id).ok_or(SwitchError::Gone)?;
+        let packet =
+            PacketOut { buffer_id: openflow::BufferId::NO_BUFFER, in_port, actions, data };
+        connection.tell(&Message::PacketOut(packet))
+    }
+}
+
+fn count(error: &SwitchError) {
+    if let SwitchError::Refused { code, .. } = error {
+        REFUSED.inc(code.name().unwrap_or("other"));
+    }
+}

@@ -1,0 +1,442 @@
+//! A mobile edge of Debian's Open vSwitch: one or two switches, a base station, anchors and a controller, each in a namespace of its own.
+//!
+//! ```text
+//!   enb1 10.0.0.1 ──┐                          ┌── gw1 10.0.0.11
+//!   10.0.0.2 enb2 ──┤ edge1 (OVS, 0x1) ────────┼── gw2 10.0.0.12
+//!                   └──────┬───────────────────┴── gw3 10.0.0.13
+//!                  control │ 10.99.1.0/24
+//!                     controller
+//! ```
+//! With two switches `enb2` is behind `edge2`, which is linked to `edge1`.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use controller::{Config, Controller};
+use net::link::{Cidr, Links};
+use net::netns::NetNs;
+use net::process::{Child, Command};
+use net::time::{self, Duration};
+use net::udp::{self, UdpSocket};
+use packet::gtpu;
+use serde_json::{Value, json};
+
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Whether everything is there that the tests need; with `CI` set it must be.
+pub fn is_possible() -> bool {
+    let programs = ["ovs-vswitchd", "ovsdb-server", "ovs-vsctl", "ovs-appctl", "ovs-ofctl"];
+    let missing = programs.into_iter().find(|program| {
+        let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/usr/bin:/sbin:/bin";
+        !path.split(':').any(|folder| Path::new(folder).join(program).exists())
+    });
+    let why = match missing {
+        Some(program) => format!("{program} is missing: scripts/setup.sh test"),
+        None if NetNs::new().is_err() => "no network namespaces".to_owned(),
+        None => return true,
+    };
+    assert!(std::env::var_os("CI").is_none(), "{why}");
+    eprintln!("skipped: {why}");
+    false
+}
+
+/// Waits until something is so.
+pub async fn until<T>(what: &str, mut is_so: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = time::now() + PATIENCE;
+    loop {
+        if let Some(found) = is_so().await {
+            return found;
+        }
+        assert!(time::now() < deadline, "{what} does not become so");
+        time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// An endpoint of GTP-U: base station or anchor, in a namespace with one interface `n3`.
+pub struct Endpoint {
+    pub namespace: NetNs,
+    pub address: IpAddr,
+    pub socket: Arc<UdpSocket>,
+}
+
+impl Endpoint {
+    async fn start(address: &str, namespace: NetNs) -> Endpoint {
+        let address: IpAddr = address.parse().unwrap();
+        let socket = namespace
+            .enter(|| udp::bind_std(SocketAddr::new(address, 2152), udp::Options::default()).unwrap())
+            .unwrap();
+        let socket = Arc::new(UdpSocket::from_std(socket).unwrap());
+        Endpoint { namespace, address, socket }
+    }
+
+    /// Sends a datagram to another endpoint.
+    pub async fn send(&self, to: &Endpoint, octets: &[u8]) {
+        self.socket.send_to(octets, SocketAddr::new(to.address, 2152)).await.unwrap();
+    }
+
+    /// The next datagram that is no Echo Request of the controller, which it answers on the way.
+    pub async fn receive(&self) -> (Vec<u8>, SocketAddr) {
+        time::timeout(PATIENCE, async {
+            loop {
+                if let Some(received) = self.next().await {
+                    return received;
+                }
+            }
+        })
+        .await
+        .expect("a datagram comes")
+    }
+
+    /// Datagrams within a time; echoes of the controller are answered.
+    pub async fn receive_for(&self, how_long: Duration) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        let _ = time::timeout(how_long, async {
+            loop {
+                if let Some((octets, _)) = self.next().await {
+                    all.push(octets);
+                }
+            }
+        })
+        .await;
+        all
+    }
+
+    async fn next(&self) -> Option<(Vec<u8>, SocketAddr)> {
+        let mut buffer = [0; 2048];
+        let (length, from) = self.socket.recv_from(&mut buffer).await.unwrap();
+        let octets = buffer[..length].to_vec();
+        let of_controller = from.ip().to_string().starts_with("10.0.0.25");
+        if let (true, Ok(Some(gtpu::Signalling::EchoRequest { sequence }))) = (of_controller, gtpu::decode(&octets)) {
+            let response = gtpu::Signalling::EchoResponse { sequence }.build();
+            let _ = self.socket.send_to(&response, from).await;
+            return None;
+        }
+        Some((octets, from))
+    }
+}
+
+/// A G-PDU of an uplink packet.
+pub fn g_pdu(teid: u32, ue: &str, server: &str, port: u16, text: &[u8]) -> Vec<u8> {
+    let mut octets = vec![0x30, 255, 0, 0];
+    octets.extend(teid.to_be_bytes());
+    octets.extend(user_packet(ue, server, port, text));
+    let length = (octets.len() - 8) as u16;
+    octets[2..4].copy_from_slice(&length.to_be_bytes());
+    octets
+}
+
+/// As [`g_pdu`], with a PDU session container.
+pub fn g_pdu_5g(teid: u32, ue: &str, server: &str, port: u16, text: &[u8]) -> Vec<u8> {
+    let mut octets = vec![0x34, 255, 0, 0];
+    octets.extend(teid.to_be_bytes());
+    octets.extend([0, 0, 0, 0x85, 1, 0x10, 5, 0]);
+    octets.extend(user_packet(ue, server, port, text));
+    let length = (octets.len() - 8) as u16;
+    octets[2..4].copy_from_slice(&length.to_be_bytes());
+    octets
+}
+
+pub fn user_packet(from: &str, to: &str, port: u16, text: &[u8]) -> Vec<u8> {
+    let (from, to): (std::net::Ipv4Addr, std::net::Ipv4Addr) = (from.parse().unwrap(), to.parse().unwrap());
+    let datagram = packet::transport::build_udp((from.into(), 4000), (to.into(), port), text).unwrap();
+    packet::ipv4::Header::new(from, to, packet::protocol::UDP).build(&datagram).unwrap()
+}
+
+/// A switch: database and daemon, which end with it.
+pub struct Switch {
+    folder: tempfile::TempDir,
+    namespace: NetNs,
+    bridge: &'static str,
+    processes: Vec<Child>,
+}
+
+impl Switch {
+    async fn start(namespace: &NetNs, datapath_id: u64, controller: &str) -> Switch {
+        let mut switch = Switch {
+            folder: tempfile::tempdir().unwrap(),
+            namespace: namespace.clone(),
+            bridge: "br0",
+            processes: Vec::new(),
+        };
+        switch.run("ovsdb-tool", &["create", &switch.path("conf.db"), "/usr/share/openvswitch/vswitch.ovsschema"]).await;
+        switch.start_database().await;
+        switch.vsctl(&["--no-wait", "init"]).await;
+        switch.start_daemon().await;
+        let id = format!("other-config:datapath-id={datapath_id:016x}");
+        let bridge = ["--", "set", "bridge", "br0", "datapath_type=netdev", "protocols=OpenFlow13", "fail_mode=secure", &id];
+        switch.vsctl(&[&["add-br", "br0"], &bridge[..]].concat()).await;
+        let options = ["options:remote_ip=flow", "options:local_ip=flow", "options:key=flow", "options:packet_type=ptap"];
+        let port = ["add-port", "br0", "gtp", "--", "set", "interface", "gtp", "type=gtpu", "ofport_request=100"];
+        switch.vsctl(&[&port[..], &options[..]].concat()).await;
+        switch.vsctl(&["set-controller", "br0", &format!("tcp:{controller}")]).await;
+        let fast = ["set", "controller", "br0", "max_backoff=1000", "inactivity_probe=5000"];
+        switch.vsctl(&fast).await;
+        switch
+    }
+
+    pub async fn start_database(&mut self) {
+        let remote = format!("--remote=punix:{}", self.path("db"));
+        self.spawn("ovsdb-server", &[&self.path("conf.db"), &remote, "--unixctl", &self.path("db.ctl")]);
+        self.wait_for("db").await;
+    }
+
+    pub async fn start_daemon(&mut self) {
+        let database = format!("unix:{}", self.path("db"));
+        self.spawn("ovs-vswitchd", &[&database, "--unixctl", &self.path("switch.ctl")]);
+        self.wait_for("switch.ctl").await;
+    }
+
+    /// Kills the daemon: its flows are gone.
+    pub async fn kill_daemon(&mut self) {
+        let mut daemon = self.processes.pop().unwrap();
+        daemon.stop(Duration::ZERO).await.unwrap();
+        // A killed process leaves its files.
+        for name in ["switch.ctl", "br0.mgmt"] {
+            let _ = std::fs::remove_file(self.path(name));
+        }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/usr/bin:/sbin:/bin";
+        let mut command = Command::new(program).namespace(&self.namespace).env("PATH", path);
+        for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {
+            command = command.env(variable, self.folder.path());
+        }
+        command
+    }
+
+    /// Runs a program of Open vSwitch and returns what it says.
+    pub async fn run(&self, program: &str, arguments: &[&str]) -> String {
+        let output = self.command(program).args(arguments).output(PATIENCE).await.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program} {arguments:?}: {said}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    async fn vsctl(&self, arguments: &[&str]) {
+        let database = format!("--db=unix:{}", self.path("db"));
+        self.run("ovs-vsctl", &[&[&database[..], "--timeout=20"], arguments].concat()).await;
+    }
+
+    fn spawn(&mut self, program: &str, arguments: &[&str]) {
+        let null = || std::process::Stdio::null();
+        let child = self.command(program).args(arguments).stdout(null()).stderr(null()).spawn().unwrap();
+        self.processes.push(child);
+    }
+
+    async fn wait_for(&self, name: &str) {
+        let path = self.path(name);
+        until(name, async || Path::new(&path).exists().then_some(())).await;
+    }
+
+    /// A port that is an interface of the namespace.
+    async fn add_port(&self, name: &str) {
+        self.vsctl(&["add-port", self.bridge, name]).await;
+    }
+
+    /// The switch's own addresses, and neighbours, which it does not ask for in time.
+    pub async fn local(&self, addresses: &[&str], neighbours: &[(String, String)]) {
+        let links = Links::in_ns(&self.namespace).unwrap();
+        links.up("br0").await.unwrap();
+        for address in addresses {
+            links.add_address("br0", Cidr::new(address.parse().unwrap(), 24).unwrap()).await.unwrap();
+        }
+        for (address, mac) in neighbours {
+            let control = self.path("switch.ctl");
+            self.run("ovs-appctl", &["-t", &control, "tnl/neigh/set", "br0", address, mac]).await;
+        }
+    }
+
+    /// The flows, as `ovs-ofctl` prints them.
+    pub async fn flows(&self) -> String {
+        let management = format!("unix:{}", self.path("br0.mgmt"));
+        self.run("ovs-ofctl", &["-O", "OpenFlow13", "dump-flows", &management]).await
+    }
+
+    /// `ovs-ofctl` with its arguments behind the name of the switch.
+    pub async fn ofctl(&self, verb: &str, arguments: &[&str]) -> String {
+        let management = format!("unix:{}", self.path("br0.mgmt"));
+        self.run("ovs-ofctl", &[&["-O", "OpenFlow13", verb, &management], arguments].concat()).await
+    }
+}
+
+/// What a test has.
+pub struct Edge {
+    pub switches: Vec<Switch>,
+    pub enb1: Endpoint,
+    pub enb2: Endpoint,
+    pub gw1: Arc<Endpoint>,
+    pub gw2: Arc<Endpoint>,
+    pub config: Config,
+    pub controller: Option<Controller>,
+    folder: tempfile::TempDir,
+    state: std::path::PathBuf,
+}
+
+/// Runs a test in the namespace of the controller.
+pub fn run<F: Future<Output = ()> + Send + 'static>(test: impl FnOnce(NetNs) -> F) {
+    if !is_possible() {
+        return;
+    }
+    let home = NetNs::new().unwrap();
+    let runtime = home.runtime(2).unwrap();
+    let test = test(home);
+    runtime.block_on(async { tokio::spawn(test).await.unwrap() });
+    runtime.shutdown_timeout(Duration::from_secs(1));
+}
+
+const LOCAL: [(&str, &str); 4] =
+    [("gw1", "10.0.0.101"), ("gw2", "10.0.0.102"), ("enb1", "10.0.0.111"), ("enb2", "10.0.0.112")];
+
+impl Edge {
+    /// Builds it; `two`: with a second switch.
+    pub async fn start(home: &NetNs, two: bool) -> Edge {
+        Self::start_with(home, two, |_| ()).await
+    }
+
+    /// As [`Edge::start`], with changes to the controller's configuration.
+    pub async fn start_with(home: &NetNs, two: bool, change: impl FnOnce(&mut Value)) -> Edge {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        let mut switches = Vec::new();
+        let mut spaces = Vec::new();
+        let count = if two { 2 } else { 1 };
+        for number in 1..=count {
+            let space = NetNs::new().unwrap();
+            let (name, far) = (format!("ctl{number}"), "ctl0");
+            wire(home, &name, &space, far).await;
+            let links = Links::in_ns(home).unwrap();
+            let address = |host: u8| Cidr::new(IpAddr::from([10, 99, number, host]), 24).unwrap();
+            links.add_address(&name, address(1)).await.unwrap();
+            Links::in_ns(&space).unwrap().add_address(far, address(2)).await.unwrap();
+            let controller = format!("10.99.{number}.1:6653");
+            switches.push(Switch::start(&space, u64::from(number), &controller).await);
+            spaces.push(space);
+        }
+        let station = |name: &'static str, address: &'static str, at: usize| {
+            let (space, switch) = (&spaces[at], &switches[at]);
+            async move {
+                let own = NetNs::new().unwrap();
+                wire(space, name, &own, "n3").await;
+                let links = Links::in_ns(&own).unwrap();
+                links.add_address("n3", Cidr::new(address.parse().unwrap(), 24).unwrap()).await.unwrap();
+                switch.add_port(name).await;
+                Endpoint::start(address, own).await
+            }
+        };
+        let enb1 = station("enb1", "10.0.0.1", 0).await;
+        let enb2 = station("enb2", "10.0.0.2", count as usize - 1).await;
+        let gw1 = Arc::new(station("gw1", "10.0.0.11", 0).await);
+        let gw2 = Arc::new(station("gw2", "10.0.0.12", 0).await);
+        if two {
+            wire(&spaces[0], "link", &spaces[1], "link").await;
+            for switch in &switches {
+                switch.add_port("link").await;
+            }
+        }
+        let neighbours: Vec<(String, String)> =
+            [&enb1, &enb2, &gw1, &gw2].map(|end| (end.address.to_string(), mac_of(&end.namespace))).into();
+        let mut own = Vec::new();
+        for (number, switch) in switches.iter().enumerate() {
+            // A second switch has addresses of its own for the same ends.
+            let addresses: Vec<String> = LOCAL.iter().map(|(_, address)| local_at(address, number)).collect();
+            let texts: Vec<&str> = addresses.iter().map(String::as_str).collect();
+            switch.local(&texts, &neighbours).await;
+            let local: serde_json::Map<String, Value> =
+                LOCAL.iter().map(|(name, _)| (*name).to_owned()).zip(addresses.iter().map(|a| json!(a))).collect();
+            own.push(json!({"name": format!("edge{}", number + 1), "datapath_id": number + 1, "place": "access",
+                "probe": format!("10.0.0.25{number}"), "local": local}));
+        }
+        let second = if two { "edge2" } else { "edge1" };
+        let mut config = json!({
+            "openflow": "0.0.0.0:6653", "rest": "127.0.0.1:8181", "state": state,
+            "switches": own,
+            "anchors": [{"name": "gw1", "address": "10.0.0.11"}, {"name": "gw2", "address": "10.0.0.12"}, {"name": "gw3", "address": "10.0.0.13"}],
+            "base_stations": [
+                {"name": "enb1", "address": "10.0.0.1", "switch": "edge1", "access": "4g"},
+                {"name": "enb2", "address": "10.0.0.2", "switch": second, "access": "4g"},
+            ],
+            "diverting": {"echo_ms": 200, "restore": false},
+            "forwarding": {"discovery_s": 1},
+        });
+        change(&mut config);
+        let config: Config = serde_json::from_value(config).unwrap();
+        Edge { switches, enb1, enb2, gw1, gw2, config, controller: None, folder, state }
+    }
+
+    /// Starts the controller and waits until the anchors answer. Those who answer are the tasks of [`Edge::answering`].
+    pub async fn control(&mut self) {
+        self.controller = Some(Controller::start(self.config.clone()).await.unwrap());
+        until("connected", async || {
+            let all = self.controller.as_ref()?.fabric().switches();
+            all.iter().all(|view| view.connected).then_some(())
+        })
+        .await;
+        until("anchors alive", async || {
+            // They answer while they are waited for.
+            let short = Duration::from_millis(50);
+            tokio::join!(self.gw1.receive_for(short), self.gw2.receive_for(short));
+            let anchors = self.get("/v1/anchors").await;
+            let anchors = anchors["anchors"].as_array()?;
+            let up = |name: &str| anchors.iter().filter(|a| a["name"] == name).all(|a| a["alive"] == true);
+            (up("gw1") && up("gw2")).then_some(())
+        })
+        .await;
+        // Base stations have answered as well when a request for them is accepted; see `divert`.
+    }
+
+    pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
+        let rest = self.controller.as_ref().unwrap().rest();
+        let response = nf::rest::call(PATIENCE, rest, method, path, body.as_ref()).await.unwrap();
+        (response.status, response.body)
+    }
+
+    pub async fn get(&self, path: &str) -> Value {
+        let (status, body) = self.call("GET", path, None).await;
+        assert_eq!(status, 200, "{path}: {body}");
+        body
+    }
+
+    /// Diverts; waits for link-layer addresses that are not known yet.
+    pub async fn divert(&self, body: Value) -> Value {
+        until("diverted", async || match self.call("POST", "/v1/diversions", Some(body.clone())).await {
+            (200, done) => Some(done),
+            (409, problem) if problem["detail"].as_str().unwrap().contains("not known yet") => None,
+            (status, problem) => panic!("{status} {problem}"),
+        })
+        .await
+    }
+
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+}
+
+/// The address of a switch that stands for an end: each switch has its own.
+fn local_at(address: &str, number: usize) -> String {
+    let last: usize = address.rsplit('.').next().unwrap().parse().unwrap();
+    format!("10.0.0.{}", last + 50 * number)
+}
+
+/// A veth between two namespaces, with whole checksums.
+async fn wire(a: &NetNs, name: &str, b: &NetNs, far: &str) {
+    Links::in_ns(a).unwrap().add_veth(name, far, b).await.unwrap();
+    for (space, name) in [(a, name), (b, far)] {
+        Links::in_ns(space).unwrap().up(name).await.unwrap();
+        let name = name.to_owned();
+        space.enter(move || pktio::af_xdp::device::Device::named(&name).unwrap().send_whole_frames().unwrap()).unwrap();
+    }
+}
+
+fn mac_of(space: &NetNs) -> String {
+    let interfaces = space.enter(|| net::link::local_addresses().unwrap()).unwrap();
+    let _ = interfaces;
+    let device = space.enter(|| pktio::af_xdp::device::Device::named("n3").unwrap()).unwrap();
+    device.mac().map(|octet| format!("{octet:02x}")).join(":")
+}
