@@ -5,7 +5,8 @@
 //!   (each with a TUN) ──  gNBs  ── 10.200.0.0/24 ── all NFs + UPF ── 10.201.0.0/24 ── HTTP server
 //!                         .2 n2    N2 and N3     .1 n2           .1 n6            .2 n6
 //! ```
-//! With a gNB in parts ([`Options::split`]) CU and DU are further processes, each in a namespace of its own (`split.rs`).
+//! With a gNB in parts ([`Options::split`]) CU and DU are further processes, each in a namespace of its own (`split.rs`). With an
+//! edge site ([`Options::edge`]) switches are between all, and a second anchor is behind them (`edge.rs`).
 //!
 //! Used by `godwit demo`, the experiments and the end-to-end tests. The NFs and the simulator are real `godwit`
 //! processes, configured by a generated `godwit.yaml`; they do not know that they run in a lab.
@@ -19,6 +20,7 @@
 //! `simulator.rs` (gNBs and UEs), `server.rs` (the data network's HTTP server).
 #![forbid(unsafe_code)]
 
+pub mod edge;
 mod network;
 mod server;
 mod settings;
@@ -33,6 +35,7 @@ use net::process::{Child, Command};
 use net::time::{self, Duration};
 use serde_json::Value;
 
+use network::Shape;
 pub use network::{CORE_N2, CORE_N6, CORE_N6_IPV6, DN, DN_IPV6, HTTP_PORT, RAN_N2};
 pub use settings::default_subscriber;
 pub use simulator::{Simulator, SimulatorEvent, SimulatorOptions};
@@ -60,6 +63,8 @@ pub struct Options {
     pub processes: bool,
     /// A gNB in parts instead of gNBs in one piece: CU and DU in processes and namespaces of their own.
     pub split: Option<Model>,
+    /// An edge site, instead of a gNB in parts.
+    pub edge: bool,
     /// Makes certificates with `godwit certs` before the core starts.
     pub certificates: bool,
     /// Folder for the core's captures of its reference points.
@@ -81,6 +86,7 @@ impl Options {
             subscribers: (0..ues).map(default_subscriber).collect(),
             processes: false,
             split: None,
+            edge: false,
             certificates: false,
             pcap: None,
             log: "info".to_owned(),
@@ -97,9 +103,13 @@ pub struct Lab {
     dn: NetNs,
     /// Those of CU and DU, with a gNB in parts.
     units: Option<[NetNs; 2]>,
+    /// Those of an edge site.
+    edge: Option<edge::Namespaces>,
     /// Fields are dropped in this order: processes first, then what they use.
     nfs: Vec<NfProcess>,
     server: server::Server,
+    /// Of the core's processes.
+    log_filter: String,
     folder: tempfile::TempDir,
 }
 
@@ -117,7 +127,13 @@ impl Lab {
     pub async fn start(options: Options) -> anyhow::Result<Lab> {
         let folder =
             tempfile::Builder::new().prefix("godwit-lab-").tempdir().context("make a temporary folder")?;
-        let network::Namespaces { core, units, ran, dn } = network::build(options.split.is_some()).await?;
+        let shape = match (options.split, options.edge) {
+            (None, false) => Shape::Plain,
+            (Some(_), false) => Shape::Split,
+            (None, true) => Shape::Edge,
+            (Some(_), true) => bail!("an edge site and a gNB in parts do not go together in a lab"),
+        };
+        let network::Namespaces { core, units, ran, dn, edge } = network::build(shape).await?;
         let server = server::Server::start(&dn).context("start the data network's HTTP server")?;
 
         let mut configuration = settings::configuration(folder.path(), &options.log);
@@ -130,7 +146,22 @@ impl Lab {
         std::fs::write(folder.path().join("godwit.yaml"), text).context("write the configuration")?;
         settings::provision(folder.path(), options.subscribers).await?;
 
-        let mut lab = Lab { godwit: options.godwit, core, ran, dn, units, nfs: Vec::new(), server, folder };
+        if edge.is_some() {
+            let text = edge::configuration(&configuration, folder.path()).to_string();
+            std::fs::write(folder.path().join("edge.yaml"), text).context("write the edge's configuration")?;
+        }
+        let mut lab = Lab {
+            godwit: options.godwit,
+            core,
+            ran,
+            dn,
+            units,
+            edge,
+            nfs: Vec::new(),
+            server,
+            log_filter: options.log,
+            folder,
+        };
         if options.certificates {
             let made = lab.godwit(&["certs"]).output(START_LIMIT).await.context("run `godwit certs`")?;
             anyhow::ensure!(made.status.success(), "godwit certs: {}", String::from_utf8_lossy(&made.stderr));
@@ -177,9 +208,11 @@ impl Lab {
 
     /// The namespace of a process: with a gNB in parts, `cu` and `du` have one of their own.
     pub fn namespace_of(&self, process: &str) -> &NetNs {
-        match (&self.units, process) {
-            (Some([cu, _]), "cu") => cu,
-            (Some([_, du]), "du") => du,
+        match (&self.units, &self.edge, process) {
+            (Some([cu, _]), _, "cu") => cu,
+            (Some([_, du]), _, "du") => du,
+            (_, Some(edge), edge::PROCESS) => &edge.site,
+            (_, Some(edge), name) if edge::SWITCHES.contains(&name) => &edge.switch,
             _ => &self.core,
         }
     }
@@ -220,12 +253,66 @@ impl Lab {
         Command::new(&self.godwit).args(arguments).arg("-c").arg(self.configuration()).namespace(&self.core)
     }
 
+    /// Asks the anchor at the edge over its OAM socket, as [`Lab::oam`].
+    ///
+    /// # Errors
+    /// It does not run, or refused the request.
+    pub async fn edge_oam(&self, route: &str) -> Result<Value, nf::oam::CallError> {
+        nf::oam::call(&nf::oam::socket_path(&self.folder.path().join("run-edge"), "upf"), "GET", route, None)
+            .await
+    }
+
+    /// Asks the controller of the edge site by its API, with curl.
+    ///
+    /// # Errors
+    /// There is no controller, or it refused; with what it said.
+    pub async fn controller(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+        let url = format!("http://{}{path}", edge::REST);
+        let mut curl = Command::new("curl").args(["-sS", "--noproxy", "*", "--fail-with-body", "-X", method]);
+        if let Some(body) = body {
+            curl = curl.args(["-H", "Content-Type: application/json", "-d"]).arg(body.to_string());
+        }
+        let said = curl.arg(url).namespace(self.namespace_of("controller")).output(START_LIMIT).await?;
+        let (answer, errors) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+        anyhow::ensure!(said.status.success(), "{method} {path}: {answer}{errors}");
+        if answer.trim().is_empty() { Ok(Value::Null) } else { Ok(serde_json::from_str(&answer)?) }
+    }
+
     /// Asks an NF over its OAM socket.
     ///
     /// # Errors
     /// The NF does not run, or refused the request.
     pub async fn oam(&self, nf: &str, method: &str, route: &str) -> Result<Value, nf::oam::CallError> {
         nf::oam::call(&nf::oam::socket_path(&self.folder.path().join("run"), nf), method, route, None).await
+    }
+
+    /// Starts controller, switches and the anchor at the edge, and returns the CP function that copies sessions to it. Before that
+    /// the gNBs do not reach the core.
+    ///
+    /// # Errors
+    /// There is no edge site, or a part does not start.
+    pub async fn start_edge(&mut self) -> anyhow::Result<edge::Clones> {
+        let site = self.edge.as_ref().context("the lab has no edge site")?.site.clone();
+        for edge::Part { name, arguments, configuration } in
+            edge::parts(&self.core, &site, self.folder.path(), &self.log_filter)?
+        {
+            let file = self.folder.path().join(format!("{name}.yaml"));
+            std::fs::write(&file, configuration.to_string()).context("write a part's configuration")?;
+            self.start_process(name, Command::new(&self.godwit).args(arguments).arg("-c").arg(file))?;
+        }
+        let configuration = self.folder.path().join("edge.yaml");
+        let command = Command::new(&self.godwit).args(["run", "--nf", "upf", "-c"]).arg(configuration);
+        self.start_process(edge::PROCESS, command)?;
+        let socket = nf::oam::socket_path(&self.folder.path().join("run-edge"), "upf");
+        let deadline = time::now() + START_LIMIT;
+        while let Err(error) = nf::oam::call(&socket, "GET", "/status", None).await {
+            self.check()?;
+            if time::now() > deadline {
+                bail!("the edge anchor is not ready: {error}\n{}", self.log_tail(edge::PROCESS));
+            }
+            time::sleep(LOOK_INTERVAL).await;
+        }
+        edge::Clones::associate(&site).await
     }
 
     /// Starts gNBs and UEs.
@@ -310,18 +397,21 @@ impl Lab {
         arguments: &[&str],
         pcap: Option<&Path>,
     ) -> anyhow::Result<()> {
-        let namespace = self.namespace_of(name);
         let mut command =
             Command::new(&self.godwit).arg("run").arg("-c").arg(self.configuration()).args(arguments);
         if let Some(folder) = pcap {
             command = command.arg("--pcap").arg(folder);
         }
+        self.start_process(name, command)
+    }
+
+    fn start_process(&mut self, name: &'static str, command: Command) -> anyhow::Result<()> {
         let child = command
-            .namespace(namespace)
+            .namespace(self.namespace_of(name))
             .stdout(log_file(self.folder.path(), name)?)
             .stderr(log_file(self.folder.path(), name)?)
             .spawn()
-            .with_context(|| format!("start {} run", self.godwit.display()))?;
+            .with_context(|| format!("start {name} with {}", self.godwit.display()))?;
         self.nfs.push(NfProcess { name, child });
         Ok(())
     }

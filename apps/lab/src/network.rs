@@ -1,4 +1,4 @@
-//! The topology: three namespaces and two links; with a gNB in parts five and four.
+//! The topology: three namespaces and two links; with a gNB in parts five and four; with an edge site five and six.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use net::link::{Cidr, Links};
 use net::netns::NetNs;
 
-use crate::split;
+use crate::{edge, split};
 
 /// The core's address towards the gNBs (N2 and N3).
 pub const CORE_N2: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
@@ -28,11 +28,11 @@ pub(crate) const UE_POOL: &str = "10.45.0.0/16";
 pub(crate) const UE_POOL_IPV6: &str = "fd00:45::/48";
 
 /// Names of the links' ends, the same on both sides.
-const N2: &str = "n2";
-const N6: &str = "n6";
+pub(crate) const N2: &str = "n2";
+pub(crate) const N6: &str = "n6";
 
 /// Packets that a link may queue: bursts of several UEs.
-const QUEUE: u32 = 4096;
+pub(crate) const QUEUE: u32 = 4096;
 
 /// The namespaces.
 pub(crate) struct Namespaces {
@@ -42,45 +42,65 @@ pub(crate) struct Namespaces {
     /// That of the gNBs, or of the UEs of a gNB in parts.
     pub ran: NetNs,
     pub dn: NetNs,
+    /// Those of an edge site.
+    pub edge: Option<edge::Namespaces>,
+}
+
+/// What there is besides the core, the gNBs and the data network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// Nothing.
+    Plain,
+    /// CU and DU.
+    Split,
+    /// An edge site.
+    Edge,
+}
+
+/// A new namespace.
+pub(crate) fn namespace() -> anyhow::Result<NetNs> {
+    let namespace = NetNs::new()
+        .context("create a network namespace (needs root, or user namespaces: see `godwit doctor`)")?;
+    // No other host is on these links. Without duplicate address detection IPv6 addresses work at
+    // once, not after a second.
+    net::sysctl::set_in(&namespace, "net.ipv6.conf.default.accept_dad", "0")?;
+    Ok(namespace)
 }
 
 /// Builds the namespaces with their links, addresses and routes.
-pub(crate) async fn build(in_parts: bool) -> anyhow::Result<Namespaces> {
-    let new = || {
-        NetNs::new()
-            .context("create a network namespace (needs root, or user namespaces: see `godwit doctor`)")
-    };
-    let (core, ran, dn) = (new()?, new()?, new()?);
-    let units = if in_parts { Some([new()?, new()?]) } else { None };
-    for namespace in [&core, &ran, &dn].into_iter().chain(units.iter().flatten()) {
-        // No other host is on these links. Without duplicate address detection IPv6 addresses work at
-        // once, not after a second.
-        net::sysctl::set_in(namespace, "net.ipv6.conf.default.accept_dad", "0")?;
-    }
+pub(crate) async fn build(shape: Shape) -> anyhow::Result<Namespaces> {
+    let (core, ran, dn) = (namespace()?, namespace()?, namespace()?);
     let at_core = Links::in_ns(&core)?;
     let n2 =
         Link { name: N2, near: CORE_N2, near_ipv6: ipv6(0x200, 1), far: RAN_N2, far_ipv6: ipv6(0x200, 2) };
     let n6 = Link { name: N6, near: CORE_N6, near_ipv6: CORE_N6_IPV6, far: DN, far_ipv6: DN_IPV6 };
-    match &units {
-        None => n2.build(&at_core, &ran).await?,
-        Some([cu, du]) => {
-            n2.build(&at_core, cu).await?;
+    let (mut units, mut edge) = (None, None);
+    match shape {
+        Shape::Plain => {
+            n2.build(&at_core, &ran).await?;
+            n6.build(&at_core, &dn).await?;
+        }
+        Shape::Split => {
+            let (cu, du) = (namespace()?, namespace()?);
+            n2.build(&at_core, &cu).await?;
+            n6.build(&at_core, &dn).await?;
             let (near, far) = (split::CU_F1, split::DU_F1);
             let f1 = Link { name: "f1", near, near_ipv6: ipv6(0x202, 1), far, far_ipv6: ipv6(0x202, 2) };
-            f1.build(&Links::in_ns(cu)?, du).await?;
+            f1.build(&Links::in_ns(&cu)?, &du).await?;
             let (near, far) = (split::DU_UU, split::UE_UU);
             let uu = Link { name: "uu", near, near_ipv6: ipv6(0x203, 1), far, far_ipv6: ipv6(0x203, 2) };
-            uu.build(&Links::in_ns(du)?, &ran).await?;
+            uu.build(&Links::in_ns(&du)?, &ran).await?;
+            units = Some([cu, du]);
         }
+        Shape::Edge => edge = Some(edge::build(&core, &ran, &dn).await?),
     }
-    n6.build(&at_core, &dn).await?;
 
     // The data network routes UE addresses to the UPF, as an operator's routers do, so no NAT is
     // needed.
     let at_dn = Links::in_ns(&dn)?;
     at_dn.add_route(pool(UE_POOL), Some(IpAddr::V4(CORE_N6)), Some(N6)).await?;
     at_dn.add_route(pool(UE_POOL_IPV6), Some(IpAddr::V6(CORE_N6_IPV6)), Some(N6)).await?;
-    Ok(Namespaces { core, units, ran, dn })
+    Ok(Namespaces { core, units, ran, dn, edge })
 }
 
 /// One link.
@@ -114,7 +134,7 @@ impl Link {
 }
 
 /// `fd00:<link>::<host>`.
-const fn ipv6(link: u16, host: u16) -> Ipv6Addr {
+pub(crate) const fn ipv6(link: u16, host: u16) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, link, 0, 0, 0, 0, 0, host)
 }
 
@@ -132,7 +152,7 @@ mod tests {
     /// Real programs reach the data network from the core, over IPv4 and IPv6.
     #[tokio::test]
     async fn the_data_network_serves_both_families() {
-        let network = build(false).await.expect("the right to create namespaces");
+        let network = build(Shape::Plain).await.expect("the right to create namespaces");
         let server = Server::start(&network.dn).unwrap();
         for host in [DN.to_string(), format!("[{DN_IPV6}]")] {
             let url = format!("http://{host}:{HTTP_PORT}");

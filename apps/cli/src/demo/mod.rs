@@ -8,8 +8,8 @@
 //! Without root the process first enters its own user namespace, in which it has the rights for all
 //! this.
 
-mod applications;
-mod progress;
+pub(crate) mod applications;
+pub(crate) mod progress;
 mod report;
 
 use std::net::Ipv4Addr;

@@ -3,6 +3,7 @@
 //! Its parts have a file of their own as a rule: they run at sites where nothing of the core does. So only the section `mec` and
 //! what is common to all sections is read of it.
 
+pub mod demo;
 pub mod switch;
 
 use std::path::{Path, PathBuf};
@@ -33,6 +34,8 @@ pub struct Args {
 enum Part {
     /// The switch that steers users inside their tunnels.
     Switch(switch::Args),
+    /// Show an edge on this machine: UEs are moved to an anchor there, and back.
+    Demo(demo::Args),
 }
 
 /// `godwit mec …`
@@ -42,6 +45,7 @@ enum Part {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.part {
         Part::Switch(args) => switch::run(args),
+        Part::Demo(args) => demo::run(args),
     }
 }
 

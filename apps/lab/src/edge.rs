@@ -1,0 +1,370 @@
+//! An edge site: a second anchor, and two switches between it, the gNBs, the core and the data network.
+//!
+//! ```text
+//!  ran 10.200.0.2 ──┐ switch ┌── core 10.200.0.1   N2, N3: the central anchor
+//!                   └── n3 ──┤
+//!                            └── edge 10.200.0.3   N3: the anchor at the edge
+//!  dn  10.201.0.2 ──┐ switch ┌── core 10.201.0.1
+//!                   └── n6 ──┤
+//!                            └── edge 10.201.0.3
+//! ```
+//! Both switches are in one namespace, with one interface for each neighbour. The anchor at the edge is a `godwit run --nf upf`
+//! of its own that no SMF knows; [`Clones`] gives it copies of the sessions at the central anchor, by N4.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use net::link::{Cidr, Links};
+use net::netns::NetNs;
+use net::time::{self, Duration};
+use net::udp::UdpSocket;
+use pfcp::endpoint::{Config, Endpoint, Event, Handle};
+use pfcp::message::*;
+use pfcp::*;
+use pktio::af_xdp::device::Device;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::network::{self, DN, QUEUE};
+
+/// The edge anchor's address towards the gNBs (N3).
+pub const EDGE_N3: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 3);
+/// The edge anchor's address towards the data network (N6).
+pub const EDGE_N6: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 3);
+/// Interfaces of the switch on N3, by what is behind them.
+pub const N3_PORTS: [&str; 3] = ["n3-ran", "n3-core", "n3-edge"];
+/// Interfaces of the switch on N6, likewise.
+pub const N6_PORTS: [&str; 3] = ["n6-dn", "n6-core", "n6-edge"];
+
+/// Where the edge anchor takes N4 from, and who may ask it.
+const UPF_N4: &str = "127.0.0.7:8805";
+const CP_N4: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
+/// Name of its process and its configuration.
+pub(crate) const PROCESS: &str = "edge-upf";
+/// Processes in the namespace of the switches.
+pub(crate) const SWITCHES: [&str; 3] = ["controller", "switch-n3", "switch-n6"];
+/// Time limit for an answer on N4.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Requests that wait for the task of [`Clones`].
+const WAITING: usize = 64;
+/// The QoS flow of the sessions that are copied: the SMF's default.
+const QFI: u8 = 1;
+
+/// The namespaces of the edge site.
+pub(crate) struct Namespaces {
+    /// That of the switches.
+    pub switch: NetNs,
+    /// That of the anchor.
+    pub site: NetNs,
+}
+
+/// Builds the links between the switches and their neighbours. `n2` and `n6` are the neighbours' names for their ends.
+pub(crate) async fn build(core: &NetNs, ran: &NetNs, dn: &NetNs) -> anyhow::Result<Namespaces> {
+    let edge = Namespaces { switch: network::namespace()?, site: network::namespace()? };
+    let at_switch = Links::in_ns(&edge.switch)?;
+    let n3 = [(ran, network::RAN_N2), (core, network::CORE_N2), (&edge.site, EDGE_N3)];
+    let n6 = [(dn, DN), (core, network::CORE_N6), (&edge.site, EDGE_N6)];
+    for (name, ports, hosts) in [(network::N2, N3_PORTS, n3), (network::N6, N6_PORTS, n6)] {
+        for (port, (host, address)) in ports.into_iter().zip(hosts) {
+            at_switch.add_veth(port, name, host).await?;
+            let at_host = Links::in_ns(host)?;
+            for (links, interface) in [(&at_switch, port), (&at_host, name)] {
+                links.set_txqueuelen(interface, QUEUE).await?;
+                links.up(interface).await?;
+            }
+            let [.., third, fourth] = address.octets();
+            let ipv6 = network::ipv6(0x200 + u16::from(third != 200 && name == network::N6), fourth.into());
+            for (address, prefix) in [(IpAddr::V4(address), 24), (IpAddr::V6(ipv6), 64)] {
+                let cidr = Cidr::new(address, prefix).context("the prefixes fit their families")?;
+                at_host.add_address(name, cidr).await?;
+            }
+            // The switch sees frames as they are on a wire, with their checksums.
+            host.enter(|| Device::find(name)?.send_whole_frames())?.context("switch off offloads")?;
+        }
+    }
+    Ok(edge)
+}
+
+/// The configuration of the edge anchor: that of the core, with other addresses and a folder of its own for sockets.
+pub(crate) fn configuration(core: &Value, folder: &Path) -> Value {
+    let mut made = core.clone();
+    made["run_dir"] = json!(folder.join("run-edge"));
+    made["upf"]["gtpu"] = json!(format!("{EDGE_N3}:2152"));
+    made
+}
+
+/// The switches' numbers in OpenFlow, and the names by which the controller knows them.
+const SWITCHES_OF: [(&str, u64, [&str; 3]); 2] = [("n3", 3, N3_PORTS), ("n6", 6, N6_PORTS)];
+/// The switches' port for the insides of tunnels.
+const GTP_PORT: u32 = 100;
+/// Where the switches connect, and where the controller's API is, in their namespace.
+const OPENFLOW: &str = "127.0.0.1:6653";
+/// The controller's API.
+pub const REST: &str = "127.0.0.1:8181";
+/// The names of the anchors and of the base station in the API.
+pub const CENTRAL: &str = "central";
+/// See [`CENTRAL`].
+pub const EDGE: &str = "edge";
+/// See [`CENTRAL`].
+pub const GNB: &str = "gnb";
+
+/// A process of the edge: its name, its arguments, and its configuration.
+pub(crate) struct Part {
+    pub name: &'static str,
+    pub arguments: [&'static str; 3],
+    pub configuration: Value,
+}
+
+/// The controller and the switches, which know one another by these.
+pub(crate) fn parts(core: &NetNs, site: &NetNs, folder: &Path, log: &str) -> anyhow::Result<[Part; 3]> {
+    let mac = |namespace: &NetNs| -> anyhow::Result<String> {
+        let device = namespace.enter(|| Device::find(network::N6))?.context("find the device of N6")?;
+        Ok(device.mac.map(|octet| format!("{octet:02x}")).join(":"))
+    };
+    let anchor = |name: &str, address: Ipv4Addr, namespace: &NetNs| -> anyhow::Result<Value> {
+        Ok(json!({"name": name, "address": address, "sgi": {"switch": "n6", "mac": mac(namespace)?}}))
+    };
+    let known = |(name, number, _): &(&str, u64, [&str; 3])| {
+        // Addresses of the links that nobody has: the controller asks from them.
+        let (place, probe) = if *name == "n3" { ("access", "10.200.0.250") } else { ("sgi", "10.201.0.250") };
+        json!({"name": name, "datapath_id": number, "place": place, "probe": probe})
+    };
+    let controller = json!({
+        "openflow": OPENFLOW,
+        "rest": REST,
+        "state": folder.join("diversions"),
+        "switches": SWITCHES_OF.iter().map(known).collect::<Vec<_>>(),
+        "anchors": [
+            anchor(CENTRAL, network::CORE_N2, core)?,
+            anchor(EDGE, EDGE_N3, site)?,
+        ],
+        "base_stations": [{"name": GNB, "address": network::RAN_N2, "switch": "n3", "access": "5g"}],
+    });
+    let switch = |(name, number, ports): (&str, u64, [&str; 3])| {
+        let ports = (1..).zip(ports).map(|(number, port)| json!({"number": number, "interface": port}));
+        json!({
+            "datapath_id": number,
+            "description": format!("{name} of the edge site"),
+            "controllers": [OPENFLOW],
+            "ports": ports.collect::<Vec<_>>(),
+            "gtp_port": GTP_PORT,
+        })
+    };
+    let whole = |name: &str, key: &str, value: Value| {
+        json!({"run_dir": folder.join(format!("run-{name}")), "log": log, "mec": {key: value}})
+    };
+    let [n3, n6] = SWITCHES_OF.map(switch);
+    Ok([
+        Part {
+            name: "controller",
+            arguments: ["mec", "controller", "run"],
+            configuration: whole("controller", "controller", controller),
+        },
+        Part {
+            name: "switch-n3",
+            arguments: ["mec", "switch", "run"],
+            configuration: whole("switch-n3", "switch", n3),
+        },
+        Part {
+            name: "switch-n6",
+            arguments: ["mec", "switch", "run"],
+            configuration: whole("switch-n6", "switch", n6),
+        },
+    ])
+}
+
+/// A session to copy, as SMF and UPF list it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Session {
+    /// The UE's address.
+    pub ue: Ipv4Addr,
+    /// TEID at the anchor, which the copy gets as well.
+    pub uplink_teid: u32,
+    /// The gNB's end of the tunnel.
+    pub gnb: Ipv4Addr,
+    /// TEID at the gNB.
+    pub downlink_teid: u32,
+}
+
+impl Session {
+    /// From the SMF's list of sessions.
+    ///
+    /// # Errors
+    /// The session has no IPv4 address, or no tunnel.
+    pub fn of(listed: &Value) -> anyhow::Result<Session> {
+        let text = |member: &str| listed[member].as_str().with_context(|| format!("{member} of {listed}"));
+        let teid = |member: &str| {
+            let text = text(member)?;
+            u32::from_str_radix(text.trim_start_matches("0x"), 16).with_context(|| format!("TEID {text}"))
+        };
+        Ok(Session {
+            ue: text("ipv4")?.parse()?,
+            uplink_teid: teid("upf_teid")?,
+            gnb: text("gnb")?.parse()?,
+            downlink_teid: teid("gnb_teid")?,
+        })
+    }
+
+    /// The rules of its copy: all packets both ways, in one QoS flow.
+    fn establishment(&self, cp_seid: u64) -> SessionEstablishmentRequest {
+        let ue = |destination| {
+            Some(UeIpAddress { ipv4: Some(self.ue), destination, ..Default::default() })
+        };
+        let tunnel = FTeid::Assigned { teid: self.uplink_teid, ipv4: Some(EDGE_N3), ipv6: None };
+        let uplink = Pdi { f_teid: Some(tunnel), ue_ip_address: ue(false), ..Default::default() };
+        let downlink =
+            Pdi { source_interface: SourceInterface::Core, ue_ip_address: ue(true), ..Default::default() };
+        let pdr = |id: u16, pdi: Pdi| CreatePdr {
+            pdr_id: PdrId(id),
+            precedence: Precedence(255),
+            outer_header_removal: pdi.f_teid.map(|_| OuterHeaderRemoval::default()),
+            pdi,
+            far_id: Some(FarId(id.into())),
+            qer_ids: vec![QerId(1)],
+            ..Default::default()
+        };
+        let far = |id: u32, to: DestinationInterface, header: Option<OuterHeaderCreation>| CreateFar {
+            far_id: FarId(id),
+            apply_action: ApplyAction::FORW,
+            forwarding_parameters: Some(Box::new(ForwardingParameters {
+                destination_interface: to,
+                outer_header_creation: header,
+                ..Default::default()
+            })),
+            ..Default::default()
+        };
+        let to_gnb = OuterHeaderCreation::gtpu(self.downlink_teid, self.gnb.into());
+        SessionEstablishmentRequest {
+            node_id: NodeId::Ipv4(CP_N4),
+            cp_f_seid: FSeid::new(cp_seid, CP_N4.into()),
+            create_pdrs: vec![pdr(1, uplink), pdr(2, downlink)],
+            create_fars: vec![
+                far(1, DestinationInterface::Core, None),
+                far(2, DestinationInterface::Access, Some(to_gnb)),
+            ],
+            create_qers: vec![CreateQer { qer_id: QerId(1), qfi: Some(Qfi(QFI)), ..Default::default() }],
+            ..Default::default()
+        }
+    }
+}
+
+/// A request for the task, and where its answer goes.
+type Question = (Message, oneshot::Sender<anyhow::Result<Message>>);
+
+/// The CP function of the edge anchor: sets up copies of sessions. They are deleted with the anchor.
+pub struct Clones {
+    questions: mpsc::Sender<Question>,
+    given: u64,
+}
+
+impl Clones {
+    /// Associates with the anchor in its namespace.
+    ///
+    /// # Errors
+    /// It does not answer, or refuses.
+    pub(crate) async fn associate(site: &NetNs) -> anyhow::Result<Clones> {
+        let address = SocketAddr::new(CP_N4.into(), 8805);
+        let socket = site.enter(|| net::udp::bind_std(address, net::udp::Options::default()))??;
+        let socket = UdpSocket::from_std(socket)?;
+        let started = NtpSeconds(1);
+        let secret = time::now_ns();
+        let endpoint = Endpoint::new(Config::new(NodeId::Ipv4(CP_N4), started, secret));
+        let (questions, received) = mpsc::channel(WAITING);
+        tokio::spawn(serve(endpoint, socket, received));
+        let clones = Clones { questions, given: 0 };
+        let request = AssociationSetupRequest {
+            node_id: NodeId::Ipv4(CP_N4),
+            recovery_time_stamp: started,
+            ..Default::default()
+        };
+        match clones.ask(request.into()).await? {
+            Message::AssociationSetupResponse(response) if response.cause == Cause::ACCEPTED => Ok(clones),
+            other => bail!("the edge anchor refuses the association: {other:?}"),
+        }
+    }
+
+    /// Sets up a session's copy.
+    ///
+    /// # Errors
+    /// The anchor does not answer, or refuses: it may have the TEID already.
+    pub async fn copy(&mut self, session: &Session) -> anyhow::Result<()> {
+        self.given += 1;
+        match self.ask(session.establishment(self.given).into()).await? {
+            Message::SessionEstablishmentResponse(response) if response.cause == Cause::ACCEPTED => Ok(()),
+            other => bail!("the edge anchor refuses a copy of {session:?}: {other:?}"),
+        }
+    }
+
+    async fn ask(&self, request: Message) -> anyhow::Result<Message> {
+        let (answer, answered) = oneshot::channel();
+        self.questions.send((request, answer)).await.ok().context("N4 of the edge anchor has ended")?;
+        time::timeout(PATIENCE, answered).await.context("no answer on N4")?.context("N4 has ended")?
+    }
+}
+
+/// Runs the endpoint until the last question.
+async fn serve(mut endpoint: Endpoint, socket: UdpSocket, mut questions: mpsc::Receiver<Question>) {
+    let upf: SocketAddr = UPF_N4.parse().expect("an address");
+    let mut open: HashMap<Handle, oneshot::Sender<anyhow::Result<Message>>> = HashMap::new();
+    let mut datagram = vec![0; 65_535];
+    loop {
+        while let Some(transmit) = endpoint.poll_transmit() {
+            // What is lost is repeated.
+            let _ = socket.send_to(&transmit.payload, transmit.to).await;
+        }
+        while let Some(event) = endpoint.poll_event() {
+            let (handle, answer) = match event {
+                Event::Response { handle, message, .. } => (handle, Ok(message)),
+                Event::Failed { handle, failure, .. } => (handle, Err(failure.into())),
+                _ => continue,
+            };
+            if let Some(asker) = open.remove(&handle) {
+                let _ = asker.send(answer);
+            }
+        }
+        let due = endpoint.poll_timeout();
+        let timer = async {
+            match due {
+                Some(due) => time::sleep(due.saturating_duration_since(time::now_std())).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            question = questions.recv() => {
+                let Some((request, asker)) = question else { return };
+                match endpoint.send_request(time::now_std(), upf, 0, request) {
+                    Ok(handle) => drop(open.insert(handle, asker)),
+                    Err(error) => drop(asker.send(Err(error.into()))),
+                }
+            }
+            received = socket.recv_from(&mut datagram) => {
+                if let Ok((length, from)) = received {
+                    endpoint.handle_datagram(time::now_std(), from, &datagram[..length]);
+                }
+            }
+            () = timer => endpoint.handle_timeout(time::now_std()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listed_session_has_all_that_its_copy_needs() {
+        let listed = json!({"ipv4": "10.45.0.9", "upf_teid": "0x00001234", "gnb": "10.200.0.2",
+                            "gnb_teid": "0xfffffffe", "supi": "imsi-1"});
+        let session = Session::of(&listed).unwrap();
+        assert_eq!((session.uplink_teid, session.downlink_teid), (0x1234, 0xffff_fffe));
+        let request = session.establishment(7);
+        assert_eq!(request.cp_f_seid.seid, 7);
+        for missing in ["ipv4", "gnb_teid"] {
+            let mut listed = listed.clone();
+            listed[missing] = Value::Null;
+            assert!(Session::of(&listed).unwrap_err().to_string().contains(missing));
+        }
+    }
+}
