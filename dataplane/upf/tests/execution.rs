@@ -695,7 +695,6 @@ fn an_uplink_classifier_serves_several_peers() {
     let container = Some(PduSession::Downlink { qfi: 6, rqi: true, ppi: None });
     world.n3.inject(&build_gpdu(teid(21), container, &answer).unwrap(), SocketAddr::new(anchor.into(), 2152));
     world.run(N3);
-    let container = Some(PduSession::Downlink { qfi: 6, rqi: false, ppi: None });
     assert_eq!(world.n3.take(), [(build_gpdu(GNB_TEID, container, &answer).unwrap(), gnb())]);
     let direct = udp(SERVER_V4.into(), UE_V4.into(), b"direct");
     world.downlink(&direct);

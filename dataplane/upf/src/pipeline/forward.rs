@@ -6,7 +6,7 @@ use pktio::{FrameMut, Vector};
 use telemetry::DropReason;
 
 use super::context::{Context, Snapshot, Source};
-use super::packets::NO_QFI;
+use super::packets::{NO_QFI, RQI};
 use super::rare::too_long;
 use super::{Stages, mtu};
 use crate::session::{Entry, flag};
@@ -51,7 +51,7 @@ impl Stages {
         if pass.packets.keys[at].words()[3] as u8 == protocol::TCP {
             mtu::clamp_syn(frame.packet_mut(), pass.input.clamp);
         }
-        let result = encapsulate(&mut frame, peer, entry, meta.qfi);
+        let result = encapsulate(&mut frame, peer, entry, meta.marks);
         match result {
             Ok(()) => pass.outputs.push(peer.interface(), at),
             Err(reason) => meta.drop(reason),
@@ -103,23 +103,26 @@ pub(super) fn ppi_len(entry: &Entry) -> usize {
     usize::from(entry.marking & 0x40) >> 4
 }
 
-/// Puts the packet into a tunnel, or returns why that is not possible.
+/// Puts the packet into a tunnel, or returns why that is not possible. Without a QER that says otherwise, a packet from another
+/// tunnel keeps QFI and RQI: its anchor has given them to it.
 #[inline(always)]
 pub(super) fn encapsulate(
     frame: &mut FrameMut<'_>,
     peer: FarEnd,
     entry: &Entry,
-    received_qfi: u8,
+    received: u8,
 ) -> Result<(), DropReason> {
-    let qfi = if entry.qfi == NO_QFI { received_qfi } else { entry.qfi };
+    // A received RQI is about the received QFI.
+    let marks = if entry.qfi == NO_QFI { received } else { entry.qfi };
+    let (qfi, received_rqi) = (marks & !RQI, marks & RQI != 0);
     // The CP function may be on this machine (N4-u); a gNB or another UPF must not be.
     if !(peer.is_elsewhere() || peer.is_here() && entry.is(flag::CONTROL)) {
         return Err(DropReason::TunnelLoop);
     }
     frame.send_to(entry.peer);
-    let (teid, length, rqi) = (entry.teid, frame.len(), entry.marking & 0x80 != 0);
+    let (teid, length, rqi) = (entry.teid, frame.len(), entry.marking & 0x80 != 0 || received_rqi);
     // A call for each form, so that the header of each is made of constants.
-    let taken = if qfi == NO_QFI || !entry.is(flag::CONTAINER_DOWNLINK | flag::CONTAINER_UPLINK) {
+    let taken = if marks == NO_QFI || !entry.is(flag::CONTAINER_DOWNLINK | flag::CONTAINER_UPLINK) {
         gtpu::encapsulate(frame.headroom(), teid, length, None)
     } else if !entry.is(flag::CONTAINER_DOWNLINK) {
         gtpu::encapsulate(frame.headroom(), teid, length, Some(PduSession::Uplink { qfi }))

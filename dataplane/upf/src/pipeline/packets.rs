@@ -16,14 +16,23 @@ pub(super) enum State {
     Consumed,
 }
 
+/// RQI beside the QFI in the marks of a packet, at its place in the PDU Session Container (TS 38.415 §5.5.2.1).
+pub(super) const RQI: u8 = 0x40;
+
+/// The QFI in a packet's marks: QFI and [`RQI`] of a PDU Session Container, or [`NO_QFI`] if there was none.
+#[inline(always)]
+pub(super) fn qfi_of(marks: u8) -> Option<u8> {
+    (marks != NO_QFI).then_some(marks & 0x3F)
+}
+
 /// Data of a packet that stages exchange.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Meta {
     pub state: State,
     /// Whether it came without tunnel.
     pub native: bool,
-    /// QFI of its PDU Session Container, or [`NO_QFI`].
-    pub qfi: u8,
+    /// What its PDU Session Container says: see [`qfi_of`].
+    pub marks: u8,
     /// TEID at which it arrived; for a frame without tunnel, the station that is its destination.
     pub teid: u32,
     /// Length of the IP packet, or of the frame.
@@ -33,7 +42,8 @@ pub(super) struct Meta {
 }
 
 impl Meta {
-    pub const NEW: Meta = Meta { state: State::Live, native: false, qfi: NO_QFI, teid: 0, length: 0, cut: 0 };
+    pub const NEW: Meta =
+        Meta { state: State::Live, native: false, marks: NO_QFI, teid: 0, length: 0, cut: 0 };
 
     pub fn drop(&mut self, reason: DropReason) {
         self.state = State::Dropped(reason);

@@ -15,7 +15,7 @@ use super::Stages;
 use super::context::{Context, Input, Pass, Snapshot, Source};
 use super::exits::Exits;
 use super::look_up::{PlaceOf, Places};
-use super::packets::{Meta, NO_QFI, Packets, State};
+use super::packets::{self, Meta, NO_QFI, Packets, State};
 use super::rare::signalling;
 use crate::tables::{Instance, SlotRef};
 
@@ -40,8 +40,8 @@ impl Stages {
             .enumerate()
         {
             match usual(frame.packet()) {
-                Some((teid, qfi, header, total)) => {
-                    (meta.teid, meta.qfi) = (teid, qfi);
+                Some((teid, marks, header, total)) => {
+                    (meta.teid, meta.marks) = (teid, marks);
                     frame.truncate(total);
                     frame.trim_front(header);
                 }
@@ -53,7 +53,7 @@ impl Stages {
                 }
             }
             place.set(Some(instance.place_of_teid(meta.teid)));
-            if parse_ip(meta, key, &mut frame, meta.qfi) {
+            if parse_ip(meta, key, &mut frame, meta.marks) {
                 fragments.push(at as u16);
             }
         }
@@ -95,7 +95,7 @@ impl Stages {
     pub(super) fn parse_held(&mut self, batch: &mut Vector) {
         let Packets { metas, keys, .. } = &mut self.pass.packets;
         for ((mut frame, meta), key) in batch.frames_mut().zip(metas).zip(keys) {
-            parse_ip(meta, key, &mut frame, meta.qfi);
+            parse_ip(meta, key, &mut frame, meta.marks);
         }
     }
 
@@ -161,14 +161,23 @@ fn parse_unusual(
         return false;
     }
     meta.teid = packet.teid();
-    meta.qfi = packet.pdu_session().map_or(NO_QFI, |container| container.qfi());
+    meta.marks = marks_of(packet.pdu_session());
     let (total, header) = (packet.bytes().len(), packet.header_len());
     frame.truncate(total);
     frame.trim_front(header);
     true
 }
 
-/// TEID, QFI, length of the header and length of the whole of a G-PDU in the usual form of gNBs: without
+/// What stages remember of a PDU Session Container.
+fn marks_of(container: Option<gtpu::PduSession>) -> u8 {
+    match container {
+        Some(gtpu::PduSession::Downlink { qfi, rqi, .. }) => qfi | if rqi { packets::RQI } else { 0 },
+        Some(gtpu::PduSession::Uplink { qfi }) => qfi,
+        None => NO_QFI,
+    }
+}
+
+/// TEID, marks, length of the header and length of the whole of a G-PDU in the usual form of gNBs: without
 /// extension header, or with only a PDU Session Container of one word. `None` for others, which
 /// [`gtpu::Packet`] parses.
 #[inline(always)]
@@ -184,7 +193,9 @@ fn usual(bytes: &[u8]) -> Option<(u32, u8, usize, usize)> {
         // Sequence number (2), N-PDU number, next type, length of the container, its type and flags, QFI, next type.
         let options = u64::from_be_bytes(*bytes[..total].get(8..16)?.first_chunk()?);
         let container = options & CONTAINER_MASK == CONTAINER;
-        return container.then_some((teid, (options >> 8) as u8 & 0x3F, 16, total));
+        // Only downlink has an RQI: in a container of type 1 the bit is a spare one.
+        let (kind, marks) = ((options >> 16) as u8, (options >> 8) as u8 & 0x7F);
+        return container.then_some((teid, marks & !(kind << 2), 16, total));
     }
     let plain = flags_and_type == u16::from_be_bytes([PLAIN, message_type::G_PDU]);
     plain.then_some((teid, NO_QFI, gtpu::HEADER_LEN, total))
@@ -196,10 +207,10 @@ const CONTAINER_MASK: u64 = 0x0000_00FF_FFEF_80FF;
 const CONTAINER: u64 = (extension_type::PDU_SESSION_CONTAINER as u64) << 32 | 1 << 24;
 const _: () = assert!(extension_type::NONE == 0);
 
-/// Parses an IP packet with this QFI; returns whether it is a fragment.
+/// Parses an IP packet with these marks; returns whether it is a fragment.
 #[inline(always)]
-fn parse_ip(meta: &mut Meta, key: &mut Key, frame: &mut FrameMut<'_>, qfi: u8) -> bool {
-    let qfi = Some(qfi).filter(|qfi| *qfi != NO_QFI);
+fn parse_ip(meta: &mut Meta, key: &mut Key, frame: &mut FrameMut<'_>, marks: u8) -> bool {
+    let qfi = packets::qfi_of(marks);
     if let Some(usual) = usual_ip(frame.packet()) {
         key.set_v4(usual.addresses, usual.ports, usual.protocol, usual.tos, qfi);
         cut(meta, frame, usual.length);
@@ -295,7 +306,8 @@ mod tests {
     /// The fast paths agree with the general parsers wherever they give a result.
     #[test]
     fn usual_packets_are_read_as_unusual_ones() {
-        let container = Some(gtpu::PduSession::Uplink { qfi: 9 });
+        let uplink = Some(gtpu::PduSession::Uplink { qfi: 9 });
+        let downlink = Some(gtpu::PduSession::Downlink { qfi: 9, rqi: true, ppi: None });
         let mut udp = packet::transport::build_udp(
             ("10.45.0.2".parse().unwrap(), 4000),
             ("10.0.0.1".parse().unwrap(), 53),
@@ -303,23 +315,23 @@ mod tests {
         )
         .unwrap();
         udp = packet::ipv4::Header::new([10, 45, 0, 2].into(), [10, 0, 0, 1].into(), 17).build(&udp).unwrap();
-        let gpdu = gtpu::build_gpdu(7, container, &udp).unwrap();
+        let gpdu = |container| gtpu::build_gpdu(7, container, &udp).unwrap();
         let mut answered = 0;
-        for bytes in [gpdu.clone(), gtpu::build_gpdu(7, None, &udp).unwrap()] {
+        for bytes in [uplink, downlink, None].map(gpdu) {
             for at in 0..bytes.len().min(24) {
                 for bit in 0..9 {
                     let mut bytes = bytes.clone();
                     if bit < 8 {
                         bytes[at] ^= 1 << bit;
                     }
-                    let Some((teid, qfi, header, total)) = usual(&bytes) else { continue };
+                    let Some((teid, marks, header, total)) = usual(&bytes) else { continue };
                     answered += 1;
                     let packet = gtpu::Packet::new(&bytes).unwrap();
                     assert_eq!(
                         (packet.teid(), packet.header_len(), packet.bytes().len()),
                         (teid, header, total)
                     );
-                    assert_eq!(packet.pdu_session().map_or(NO_QFI, |container| container.qfi()), qfi);
+                    assert_eq!(marks_of(packet.pdu_session()), marks);
                     assert!(packet.unknown_required_extension().is_none());
                 }
             }

@@ -37,7 +37,7 @@ struct Waiting {
     /// Number of the interface from which it came.
     interface: u8,
     native: bool,
-    qfi: u8,
+    marks: u8,
     /// Whether it is an Ethernet frame.
     frame: bool,
     teid: u32,
@@ -101,8 +101,8 @@ impl Buffer {
         };
         let later = flow.and_then(|flow| flow.fragment).is_some_and(|part| part.offset > 0);
         let key = later.then(|| Box::new(pass.packets.keys[at]));
-        let (native, qfi, teid) = (meta.native, meta.qfi, meta.teid);
-        let waiting = Waiting { octets, interface: pass.input.interface, native, qfi, frame, teid, key };
+        let (native, marks, teid) = (meta.native, meta.marks, meta.teid);
+        let waiting = Waiting { octets, interface: pass.input.interface, native, marks, frame, teid, key };
         match self.add(seid, most, waiting) {
             Some(first) => {
                 meta.state = State::Consumed;
@@ -188,7 +188,8 @@ impl Stages {
                 if !batch.push(&packet.octets, self.pass.input.local) {
                     break;
                 }
-                let meta = Meta { native: packet.native, qfi: packet.qfi, teid: packet.teid, ..Meta::NEW };
+                let meta =
+                    Meta { native: packet.native, marks: packet.marks, teid: packet.teid, ..Meta::NEW };
                 self.pass.packets.push(meta, Key::unknown());
                 known.extend(packet.key.as_deref().map(|key| (batch.len() - 1, *key)));
                 queue.pop_front();

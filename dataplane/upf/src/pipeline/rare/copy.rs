@@ -38,7 +38,7 @@ pub(in crate::pipeline) fn run(
         further.teid as u8
     } else {
         let peer = context.tables.peer(further.peer).ok_or(DropReason::FarDrop)?;
-        encapsulate(&mut frame, peer, further, pass.packets.metas[at].qfi)?;
+        encapsulate(&mut frame, peer, further, pass.packets.metas[at].marks)?;
         peer.interface()
     };
     extra.send(interface, position);

@@ -26,7 +26,7 @@ use telemetry::DropReason;
 use crate::pipeline::context::{Context, Pass, Snapshot};
 use crate::pipeline::ethernet::View;
 use crate::pipeline::graph::Way;
-use crate::pipeline::packets::{Meta, NO_QFI, State};
+use crate::pipeline::packets::{Meta, State, qfi_of};
 use crate::pipeline::{Ports, Stages};
 use crate::session::Route;
 
@@ -130,7 +130,7 @@ struct Waiting {
     /// Number of the interface from which it came.
     pub interface: u8,
     pub peer: SocketAddr,
-    pub qfi: u8,
+    pub marks: u8,
 }
 
 #[derive(Debug)]
@@ -444,7 +444,7 @@ impl Fragments {
         }
         let origin = Origin { seid: endpoint.seid(), path };
         match self.note(origin, &flow, &part, now_ns) {
-            Verdict::Known(first) => pass.packets.keys[at] = with_qfi(first.key(&flow), meta.qfi),
+            Verdict::Known(first) => pass.packets.keys[at] = with_qfi(first.key(&flow), meta.marks),
             Verdict::Early => {
                 self.keep_early(pass, origin, (&flow, &part), batch, at);
             }
@@ -465,7 +465,7 @@ impl Fragments {
         let (frame, peer) = (&batch.frames()[at], batch.peer(at));
         let meta = &mut pass.packets.metas[at];
         let (octets, interface) = (frame.packet().into(), pass.input.interface);
-        let waiting = Waiting { octets, interface, peer, qfi: meta.qfi };
+        let waiting = Waiting { octets, interface, peer, marks: meta.marks };
         match self.wait(origin, flow, part, waiting) {
             Kept::Waits => meta.state = State::Consumed,
             Kept::NoRoom => return true,
@@ -486,7 +486,7 @@ impl Fragments {
         now_ns: u64,
     ) -> Option<Key> {
         let meta = pass.packets.metas[at];
-        let own = view.key((meta.qfi != NO_QFI).then_some(meta.qfi));
+        let own = view.key(qfi_of(meta.marks));
         let Some((flow, part)) = view.flow.as_ref().and_then(|flow| Some((flow, flow.fragment?))) else {
             // Nobody behind this looks into the frame as into a packet.
             pass.packets.keys[at] = Key::unknown();
@@ -501,7 +501,7 @@ impl Fragments {
         let key = match self.note(origin, flow, &part, now_ns) {
             Verdict::Known(_) if part.offset == 0 => Some(own),
             Verdict::Known(first) => {
-                pass.packets.keys[at] = with_qfi(first.key(flow), meta.qfi).with_ethernet(view.header);
+                pass.packets.keys[at] = with_qfi(first.key(flow), meta.marks).with_ethernet(view.header);
                 Some(pass.packets.keys[at])
             }
             Verdict::Early => self.keep_early(pass, origin, (flow, &part), batch, at).then_some(own),
@@ -547,9 +547,9 @@ impl Stages {
                 while let Some(next) = waiting.peek().filter(|next| next.interface == interface)
                     && batch.push(&next.octets, next.peer)
                 {
-                    let Some(Waiting { octets, qfi, .. }) = waiting.next() else { break };
-                    let mut meta = Meta { native, teid, qfi, length: octets.len() as u32, ..Meta::NEW };
-                    let key = match early_key(&first, &octets, qfi, frames) {
+                    let Some(Waiting { octets, marks, .. }) = waiting.next() else { break };
+                    let mut meta = Meta { native, teid, marks, length: octets.len() as u32, ..Meta::NEW };
+                    let key = match early_key(&first, &octets, marks, frames) {
                         Some(key) => key,
                         None => {
                             meta.drop(DropReason::IpMalformed);
@@ -569,16 +569,16 @@ impl Stages {
 }
 
 /// What a fragment that has waited for the first one of its packet is looked up by.
-fn early_key(first: &First, octets: &[u8], qfi: u8, frame: bool) -> Option<Key> {
+fn early_key(first: &First, octets: &[u8], marks: u8, frame: bool) -> Option<Key> {
     if !frame {
-        return Some(with_qfi(first.key(&Flow::parse(octets).ok()?), qfi));
+        return Some(with_qfi(first.key(&Flow::parse(octets).ok()?), marks));
     }
     let view = View::parse(octets).ok()?;
-    Some(with_qfi(first.key(view.flow.as_ref()?), qfi).with_ethernet(view.header))
+    Some(with_qfi(first.key(view.flow.as_ref()?), marks).with_ethernet(view.header))
 }
 
-fn with_qfi(key: Key, qfi: u8) -> Key {
-    if qfi == NO_QFI { key } else { key.with_qfi(qfi) }
+fn with_qfi(key: Key, marks: u8) -> Key {
+    qfi_of(marks).map_or(key, |qfi| key.with_qfi(qfi))
 }
 
 #[cfg(test)]
@@ -611,7 +611,7 @@ mod tests {
         let verdict = fragments.note(origin, &of.0, &of.1, now_ns);
         if verdict == Verdict::Early {
             let peer = ([127, 0, 0, 1], 2152).into();
-            let waiting = Waiting { octets: vec![0; of.1.length].into(), interface: 0, peer, qfi: 9 };
+            let waiting = Waiting { octets: vec![0; of.1.length].into(), interface: 0, peer, marks: 9 };
             assert_eq!(fragments.wait(origin, &of.0, &of.1, waiting), Kept::Waits);
         }
         verdict
@@ -744,7 +744,7 @@ mod tests {
             let (flow, part) = part(identification, 8, 8, false);
             assert_eq!(fragments.note(of_tunnel(tunnel), &flow, &part, 1), Verdict::Early);
             let peer = ([127, 0, 0, 1], 2152).into();
-            let waiting = Waiting { octets: vec![0; LENGTH].into(), interface: 0, peer, qfi: 9 };
+            let waiting = Waiting { octets: vec![0; LENGTH].into(), interface: 0, peer, marks: 9 };
             fragments.wait(of_tunnel(tunnel), &flow, &part, waiting)
         };
         let mut fragments = Fragments::default();

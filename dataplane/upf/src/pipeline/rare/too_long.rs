@@ -30,7 +30,7 @@ pub(in crate::pipeline) fn run(
         // No ICMP message can ask a sender for shorter frames: the tunnel packet is fragmented, or the port
         // refuses it.
         let Some(peer) = tables.peer(entry.peer) else { return false };
-        let result = encapsulate(&mut batch.frame_mut(at), peer, entry, pass.packets.metas[at].qfi);
+        let result = encapsulate(&mut batch.frame_mut(at), peer, entry, pass.packets.metas[at].marks);
         match result {
             Ok(()) => pass.outputs.push(peer.interface(), at),
             Err(reason) => pass.drop(at, reason),
@@ -43,9 +43,9 @@ pub(in crate::pipeline) fn run(
         Some(peer) => (context.links.of(peer.interface()).mtu as usize).saturating_sub(ppi_len(entry)),
         None => context.links.of(entry.teid as u8).mtu as usize,
     };
-    let qfi = pass.packets.metas[at].qfi;
+    let marks = pass.packets.metas[at].marks;
     let result = match mtu::fit(packet, limit) {
-        Fit::Fragment => fragment(tables, pass, exits, packet, qfi, entry, limit),
+        Fit::Fragment => fragment(tables, pass, exits, packet, marks, entry, limit),
         _ => Err(DropReason::TooBig),
     };
     match result {
@@ -65,7 +65,7 @@ fn fragment(
     pass: &Pass,
     exits: &mut Exits,
     packet: &[u8],
-    qfi: u8,
+    marks: u8,
     entry: &Entry,
     limit: usize,
 ) -> Result<(), DropReason> {
@@ -80,7 +80,7 @@ fn fragment(
             entry.teid as u8
         } else {
             let peer = tables.peer(entry.peer).ok_or(DropReason::FarDrop)?;
-            encapsulate(&mut frame, peer, entry, qfi)?;
+            encapsulate(&mut frame, peer, entry, marks)?;
             peer.interface()
         };
         extra.send(interface, position);
