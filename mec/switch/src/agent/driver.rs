@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinHandle;
 
 use super::peer::Peer;
-use super::session::{Ended, Session};
+use super::session::{Ended, MAX_OUTPUT, Session};
 use crate::core::Switch;
 
 /// Time for a connection to a controller.
@@ -25,8 +25,6 @@ const PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// Connections of programs that connect themselves.
 const MAX_ACCEPTED: usize = 16;
-/// While so many octets wait to be sent, no further request is read.
-const MAX_UNREAD: usize = 1 << 20;
 /// A controller that takes nothing for so long is disconnected.
 const STALLED: Duration = Duration::from_secs(10);
 /// How often time-outs of entries are looked at.
@@ -144,6 +142,8 @@ async fn exchange(
         }
         if written == session.output.len() {
             (written, _) = (0, session.output.clear());
+            // Questions that had to wait for the answers before theirs.
+            session.proceed(now_ns()).map_err(|error| error.to_string())?;
         }
         let waits = !session.output.is_empty();
         if !waits {
@@ -151,7 +151,7 @@ async fn exchange(
         }
         let due = Duration::from_nanos(session.deadline_ns().saturating_sub(now_ns()));
         let result = tokio::select! {
-            read = reader.read(&mut received), if session.output.len() - written < MAX_UNREAD => match read {
+            read = reader.read(&mut received), if session.output.len() < MAX_OUTPUT => match read {
                 Ok(0) | Err(_) => return Ok(()),
                 Ok(length) => session.receive(&received[..length], now_ns()),
             },
@@ -164,7 +164,8 @@ async fn exchange(
                 }
             },
             () = peer.waiting.notified() => Ok(()),
-            () = sleep(due) => session.tick(now_ns()),
+            // While answers wait, it is up to the controller to take them.
+            () = sleep(due), if !waits => session.tick(now_ns()),
             () = stalled.as_mut(), if waits => return Err("it reads nothing".to_owned()),
         };
         if let Err(error) = result {

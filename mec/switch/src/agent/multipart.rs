@@ -192,12 +192,12 @@ fn table_features(pipeline: &Pipeline, table: u8) -> TableFeatures {
         kinds.iter().map(|kind| TypeId { kind: *kind, experimenter: None }).collect::<Vec<_>>()
     };
     let fields = || Field::ALL.iter().copied().filter(|field| field::is_known(*field));
-    let ids = |settable: bool| -> Vec<OxmId> {
-        fields().filter(|field| !settable || field.is_settable()).map(Field::id).collect()
-    };
-    let maskable = fields().map(|field| {
-        let id = field.id();
-        OxmId { header: if field.is_maskable() { id.header | 0x100 } else { id.header }, ..id }
+    let wildcards = || fields().map(Field::id).collect();
+    let settable = || fields().filter(|field| field::can_be_set(*field)).map(Field::id).collect();
+    // With a mask the value is there twice.
+    let matched = fields().map(|field| {
+        let (id, octets) = (field.id(), field.all_bits().count_ones().div_ceil(8));
+        OxmId { header: if field.is_maskable() { (id.header | 0x100) + octets } else { id.header }, ..id }
     });
     let later = table + 1..limits.tables;
     let lists = [
@@ -205,10 +205,10 @@ fn table_features(pipeline: &Pipeline, table: u8) -> TableFeatures {
         FeatureList::NextTables(later.map(TableId).collect()),
         FeatureList::WriteActions(types(&ACTIONS)),
         FeatureList::ApplyActions(types(&ACTIONS)),
-        FeatureList::Match(maskable.collect()),
-        FeatureList::Wildcards(ids(false)),
-        FeatureList::WriteSetField(ids(true)),
-        FeatureList::ApplySetField(ids(true)),
+        FeatureList::Match(matched.collect()),
+        FeatureList::Wildcards(wildcards()),
+        FeatureList::WriteSetField(settable()),
+        FeatureList::ApplySetField(settable()),
     ];
     TableFeatures {
         table_id: TableId(table),

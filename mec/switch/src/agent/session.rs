@@ -1,6 +1,6 @@
 //! One connection with a controller, without I/O.
 //!
-//! Octets go in by [`Session::receive`], time by [`Session::tick`], which is due at [`Session::deadline_ns`] again; what is to be
+//! Octets go in by [`Session::receive`] (and [`Session::proceed`]), time by [`Session::tick`], which is due at [`Session::deadline_ns`] again; what is to be
 //! sent is in [`Session::output`] after each of both. An error of either ends the connection. Requests are answered in their
 //! order. A request that cannot be served gets the error that the standard says, and the connection goes on.
 
@@ -25,6 +25,9 @@ const HELLO_NS: u64 = 10 * SECOND_NS;
 const ECHO_AFTER_NS: u64 = 5 * SECOND_NS;
 /// Silence after which it is not.
 const GONE_AFTER_NS: u64 = 15 * SECOND_NS;
+
+/// While so many octets of answers wait to be sent, no further question is answered.
+pub const MAX_OUTPUT: usize = 1 << 20;
 
 /// Why a connection ends.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -81,15 +84,24 @@ impl Session {
         self.greeted
     }
 
-    /// Takes received octets.
+    /// Takes received octets, and answers the messages in them as [`Session::proceed`] does.
     ///
     /// # Errors
     /// The connection has ended; what is in the output is still to be sent.
     pub fn receive(&mut self, octets: &[u8], now_ns: u64) -> Result<(), Ended> {
         self.framer.push(octets);
+        self.proceed(now_ns)
+    }
+
+    /// Answers messages that were received, until none is left or [`MAX_OUTPUT`] octets of answers wait: small questions can have
+    /// long answers. To be called again when the output has been sent.
+    ///
+    /// # Errors
+    /// As [`Session::receive`].
+    pub fn proceed(&mut self, now_ns: u64) -> Result<(), Ended> {
         let mut framer = std::mem::take(&mut self.framer);
         let mut result = Ok(());
-        while result.is_ok() {
+        while result.is_ok() && self.output.len() < MAX_OUTPUT {
             match framer.next_message() {
                 Ok(Some(message)) => {
                     (self.heard_ns, self.asked) = (now_ns, false);

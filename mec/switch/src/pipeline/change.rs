@@ -418,16 +418,7 @@ impl Pipeline {
 fn check_set(set: &openflow::SetField) -> Result<(), Code> {
     let oxm = set.oxm();
     let field = oxm.field();
-    let cannot = matches!(
-        field,
-        Field::VlanVid
-            | Field::VlanPcp
-            | Field::IpProto
-            | Field::Ipv6NdTarget
-            | Field::Ipv6NdSll
-            | Field::Ipv6NdTll
-    );
-    if cannot || !field::is_known(field) {
+    if !field::can_be_set(field) {
         return Err(Code::OFPBAC_BAD_SET_TYPE);
     }
     // A TEID has 32 bits.

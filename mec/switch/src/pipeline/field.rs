@@ -72,6 +72,20 @@ pub fn is_known(field: Field) -> bool {
     place(field).is_some()
 }
 
+/// Whether this switch can write the field into packets.
+pub fn can_be_set(field: Field) -> bool {
+    let cannot = matches!(
+        field,
+        Field::VlanVid
+            | Field::VlanPcp
+            | Field::IpProto
+            | Field::Ipv6NdTarget
+            | Field::Ipv6NdSll
+            | Field::Ipv6NdTll
+    );
+    field.is_settable() && is_known(field) && !cannot
+}
+
 /// Reads a field.
 pub fn get(words: &Words, field: Field) -> u128 {
     let Some(Place { word, shift }) = place(field) else { return 0 };

@@ -15,6 +15,7 @@
 //! steps whatever the entries say.
 
 mod change;
+pub mod compile;
 pub mod field;
 pub mod flow;
 pub mod parse;

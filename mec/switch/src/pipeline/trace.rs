@@ -427,11 +427,7 @@ impl<'p> Translation<'p> {
             return Ok(());
         }
         if packet.words()[shape::WORD] & shape::LAST_HOP != 0 {
-            self.to_controller(
-                packet,
-                MaxLen::NO_BUFFER,
-                Cause { reason: PacketInReason::InvalidTtl, ..cause },
-            );
+            self.punt(packet, MaxLen::NO_BUFFER, Cause { reason: PacketInReason::InvalidTtl, ..cause });
             self.drop(Dropped::LastHop);
             return Err(Stop);
         }
@@ -445,7 +441,7 @@ impl<'p> Translation<'p> {
             self.set_tunnel(packet, oxm, of_frame, version);
             return;
         }
-        self.consult_fields(packet, &[Field::EthType, Field::IpProto]);
+        self.consult_fields(packet, needed_by(field));
         if !has(packet, field) {
             return;
         }
@@ -477,32 +473,32 @@ impl<'p> Translation<'p> {
         let in_port = PortNo(field::get(packet.words(), Field::InPort) as u32);
         self.consult_fields(packet, &[Field::InPort]);
         match port {
-            PortNo::CONTROLLER => self.to_controller(packet, max_len, cause),
+            PortNo::CONTROLLER => self.punt(packet, max_len, cause),
             PortNo::ALL | PortNo::FLOOD => {
                 let ports = &self.pipeline.ports.live;
                 let others = ports.iter().filter(|(number, live)| **live && **number != in_port.0);
                 for (number, _) in others {
-                    self.to_interface(packet, *number);
+                    self.send(packet, *number);
                 }
             }
-            PortNo::IN_PORT => self.to_port(packet, in_port, cause),
+            PortNo::IN_PORT => self.send_to_port(packet, in_port, cause),
             // A packet goes back only where that was said (§7.2.1).
             _ if port == in_port => {}
-            _ => self.to_port(packet, port, cause),
+            _ => self.send_to_port(packet, port, cause),
         }
     }
 
-    fn to_port(&mut self, packet: &Packet, port: PortNo, cause: Cause) {
+    fn send_to_port(&mut self, packet: &Packet, port: PortNo, cause: Cause) {
         match self.pipeline.ports.gtp {
             Some(gtp) if port.0 == gtp => self.encapsulate(packet, cause),
             Some(gtp) if port == PortNo::LOCAL && packet.layer == Layer::Outer => {
                 self.local(packet, gtp, cause)
             }
-            _ => self.to_interface(packet, port.0),
+            _ => self.send(packet, port.0),
         }
     }
 
-    fn to_interface(&mut self, packet: &Packet, port: u32) {
+    fn send(&mut self, packet: &Packet, port: u32) {
         if packet.layer == Layer::Inner {
             self.drop(Dropped::Tunnel);
         } else if self.pipeline.ports.live.get(&port) == Some(&true) {
@@ -521,7 +517,7 @@ impl<'p> Translation<'p> {
         let is_udp = field::get(words, Field::IpProto) == protocol::UDP.into();
         let port = field::get(words, Field::UdpDst);
         if !is_udp || port != gtpu::PORT.into() || !is_ip(words) {
-            return self.to_interface(packet, PortNo::LOCAL.0);
+            return self.send(packet, PortNo::LOCAL.0);
         }
         bits = [0; WORDS];
         bits[shape::WORD] = shape::GTPU;
@@ -547,7 +543,7 @@ impl<'p> Translation<'p> {
         });
     }
 
-    fn to_controller(&mut self, packet: &Packet, max_len: MaxLen, cause: Cause) {
+    fn punt(&mut self, packet: &Packet, max_len: MaxLen, cause: Cause) {
         self.consult_fields(packet, &CONTEXT);
         let Cause { reason, table, cookie, .. } = cause;
         let to =
@@ -610,6 +606,22 @@ fn ethertype(words: &Words) -> u16 {
 
 fn is_ip(words: &Words) -> bool {
     [ethernet::IPV4, ethernet::IPV6].contains(&ethertype(words))
+}
+
+/// The fields that say whether a packet has this one.
+fn needed_by(field: Field) -> &'static [Field] {
+    match field {
+        Field::EthDst | Field::EthSrc => &[],
+        Field::TcpSrc
+        | Field::TcpDst
+        | Field::UdpSrc
+        | Field::UdpDst
+        | Field::Icmpv4Type
+        | Field::Icmpv4Code
+        | Field::Icmpv6Type
+        | Field::Icmpv6Code => &[Field::EthType, Field::IpProto],
+        _ => &[Field::EthType],
+    }
 }
 
 /// Whether the packet has the field.
