@@ -334,7 +334,7 @@ fn who_sends_nonsense_is_disconnected() {
         answer
     };
     let hello = Message::from(Hello::OURS).encode(1).unwrap();
-    ends(b"GET / HTTP/1.1\r\n\r\n");
+    ends(&[b"GET / HTTP/1.1\r\n\r\n".as_slice(), &[0; 32_768]].concat());
     ends(&[&hello[..], &[4, 2, 0, 3, 0, 0, 0, 0]].concat());
     ends(&Message::EchoRequest(Vec::new()).encode(1).unwrap());
     let older = ends(&[1, 0, 0, 8, 0, 0, 0, 1]);

@@ -155,9 +155,12 @@ fn what_the_switch_is() {
     let tables = switch.run(&["dump-tables"], &[], "");
     assert!(tables.contains("table 0") && tables.contains("active=0"), "{tables}");
     let features = switch.run(&["dump-table-features"], &[], "");
-    for part in
-        ["gtpu_flags", "packet_type", "max_entries=262144", "supported on Set-Field: tun_{id,src,dst,"]
-    {
+    for part in [
+        "gtpu_{flags,msgtype}",
+        "packet_type",
+        "max_entries=262144",
+        "supported on Set-Field: tun_{id,src,dst,",
+    ] {
         assert!(features.contains(part), "{part}: {features}");
     }
     let groups = switch.run(&["dump-group-features"], &[], "");

@@ -105,7 +105,7 @@ pub fn install(pipeline: &mut Pipeline, rules: impl IntoIterator<Item = FlowMod>
 
 /// What left the switch: port, or `None` for the controllers, and the frame.
 #[derive(Default)]
-pub struct Left(pub Vec<(Option<u32>, Vec<u8>)>);
+pub struct Left(pub Frames);
 
 impl Sink for Left {
     fn send(&mut self, exit: Exit<'_>, frame: &mut [u8], _: bool) {
@@ -117,8 +117,11 @@ impl Sink for Left {
     }
 }
 
+/// Frames with the ports by which they left; without one they went to the controllers.
+pub type Frames = Vec<(Option<u32>, Vec<u8>)>;
+
 /// Sends a frame through the switch.
-pub fn send(pipeline: &Pipeline, in_port: u32, frame: &[u8]) -> (Vec<(Option<u32>, Vec<u8>)>, Trace) {
+pub fn send(pipeline: &Pipeline, in_port: u32, frame: &[u8]) -> (Frames, Trace) {
     let (mut octets, mut left) = (frame.to_vec(), Left::default());
     let trace = pipeline.process(&mut octets, in_port, 1, &mut left);
     (left.0, trace)
