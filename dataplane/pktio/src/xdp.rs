@@ -37,6 +37,11 @@ impl Place {
     pub const fn new(number: u32) -> Option<Place> {
         if number < PLACES as u32 { Some(Place(number)) } else { None }
     }
+
+    /// The number.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
 }
 
 /// Why a part cannot be added.

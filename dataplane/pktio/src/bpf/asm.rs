@@ -88,7 +88,9 @@ const JGT: u8 = 0x20;
 const JNE: u8 = 0x50;
 const ST_ATOMIC: u8 = 0xC3;
 /// `src` of a 64-bit immediate that is a map's descriptor.
-const PSEUDO_MAP_FD: u8 = 1;
+pub const PSEUDO_MAP_FD: u8 = 1;
+/// `src` of a 64-bit immediate that is a map's descriptor and an offset in its value.
+pub const PSEUDO_MAP_VALUE: u8 = 2;
 
 /// A program in the making.
 #[derive(Clone, Debug, Default)]
@@ -199,6 +201,13 @@ impl Assembler {
     pub fn load_map(&mut self, dst: Reg, map: BorrowedFd<'_>) {
         self.push(LD_IMM64, dst, PSEUDO_MAP_FD, 0, map.as_raw_fd());
         self.code.push(0);
+    }
+
+    /// `dst` = the address `offset` octets behind the start of the value of an array that has one
+    /// ([`SharedWords`](super::SharedWords)).
+    pub fn load_value(&mut self, dst: Reg, array: BorrowedFd<'_>, offset: i32) {
+        self.push(LD_IMM64, dst, PSEUDO_MAP_VALUE, 0, array.as_raw_fd());
+        self.code.push(instruction(0, 0, 0, 0, offset));
     }
 
     /// `*(base + offset) += src`, atomically; four or eight octets.

@@ -13,15 +13,27 @@ const MAP_CREATE: libc::c_long = 0;
 const MAP_LOOKUP_ELEM: libc::c_long = 1;
 const MAP_UPDATE_ELEM: libc::c_long = 2;
 const MAP_DELETE_ELEM: libc::c_long = 3;
-const TYPE_ARRAY: u32 = 2;
+const TYPE_HASH: u32 = 1;
+pub(super) const TYPE_ARRAY: u32 = 2;
 const TYPE_PROG_ARRAY: u32 = 3;
+const TYPE_DEVMAP: u32 = 14;
 const TYPE_XSKMAP: u32 = 17;
-const F_MMAPABLE: u32 = 1 << 10;
+pub(super) const F_MMAPABLE: u32 = 1 << 10;
 
-/// Creates a map whose keys are numbers below `entries`.
-fn create(kind: u32, value_size: usize, entries: u32, flags: u32) -> Result<OwnedFd, BpfError> {
-    let mut attributes =
-        Attributes::new().u32(0, kind).u32(4, 4).u32(8, value_size as u32).u32(12, entries).u32(16, flags);
+/// Creates a map with keys and values of these sizes.
+pub(super) fn create(
+    kind: u32,
+    key_size: usize,
+    value_size: usize,
+    entries: u32,
+    flags: u32,
+) -> Result<OwnedFd, BpfError> {
+    let mut attributes = Attributes::new()
+        .u32(0, kind)
+        .u32(4, key_size as u32)
+        .u32(8, value_size as u32)
+        .u32(12, entries)
+        .u32(16, flags);
     // SAFETY: the command takes numbers only.
     unsafe { attributes.open(MAP_CREATE) }.map_err(BpfError::Map)
 }
@@ -32,17 +44,11 @@ struct Descriptors(OwnedFd);
 
 impl Descriptors {
     fn new(kind: u32, entries: u32) -> Result<Descriptors, BpfError> {
-        create(kind, size_of::<libc::c_int>(), entries.max(1), 0).map(Descriptors)
+        create(kind, 4, size_of::<libc::c_int>(), entries.max(1), 0).map(Descriptors)
     }
 
     fn set(&self, key: u32, value: BorrowedFd<'_>) -> Result<(), BpfError> {
-        let value = value.as_raw_fd();
-        let mut attributes = Attributes::new()
-            .u32(0, self.0.as_raw_fd() as u32)
-            .pointer(8, &raw const key)
-            .pointer(16, &raw const value);
-        // SAFETY: key and value have the four octets each that the map was made with, and outlive the call.
-        unsafe { attributes.call(MAP_UPDATE_ELEM) }.map(drop).map_err(BpfError::Entry)
+        update(self.0.as_fd(), &key, &value.as_raw_fd())
     }
 
     fn remove(&self, key: u32) -> Result<(), BpfError> {
@@ -110,6 +116,71 @@ impl AsFd for ProgramArray {
     }
 }
 
+/// The interfaces to which programs redirect packets, by numbers.
+#[derive(Debug)]
+pub struct DeviceMap(OwnedFd);
+
+impl DeviceMap {
+    /// A map of `length` numbers without interfaces.
+    pub fn new(length: u32) -> Result<DeviceMap, BpfError> {
+        create(TYPE_DEVMAP, 4, 4, length.max(1), 0).map(DeviceMap)
+    }
+
+    /// Gives a number to the interface with this index, in the network namespace of the calling thread. It loses the number when
+    /// it is deleted.
+    pub fn set(&self, at: u32, interface: u32) -> Result<(), BpfError> {
+        update(self.0.as_fd(), &at, &interface)
+    }
+}
+
+impl AsFd for DeviceMap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A hash table of numbers, with keys of `KEY` octets.
+#[derive(Debug)]
+pub struct HashTable<const KEY: usize>(OwnedFd);
+
+impl<const KEY: usize> HashTable<KEY> {
+    /// A table for at most `entries` entries, whose memory is taken at once.
+    pub fn new(entries: u32) -> Result<HashTable<KEY>, BpfError> {
+        create(TYPE_HASH, KEY, 4, entries.max(1), 0).map(HashTable)
+    }
+
+    /// Adds an entry, or replaces its number.
+    pub fn set(&self, key: &[u8; KEY], value: u32) -> Result<(), BpfError> {
+        update(self.0.as_fd(), key, &value)
+    }
+
+    /// Removes an entry, if there is one.
+    pub fn remove(&self, key: &[u8; KEY]) -> Result<(), BpfError> {
+        let mut attributes = Attributes::new().u32(0, self.0.as_raw_fd() as u32).pointer(8, key);
+        // SAFETY: the key has the octets that the map was made with, and outlives the call.
+        match unsafe { attributes.call(MAP_DELETE_ELEM) } {
+            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(BpfError::Entry(error)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<const KEY: usize> AsFd for HashTable<KEY> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Sets an entry of a map whose keys and values have the sizes of `K` and `V`.
+fn update<K, V>(map: BorrowedFd<'_>, key: &K, value: &V) -> Result<(), BpfError> {
+    let mut attributes = Attributes::new()
+        .u32(0, map.as_raw_fd() as u32)
+        .pointer(8, std::ptr::from_ref(key))
+        .pointer(16, std::ptr::from_ref(value));
+    // SAFETY: key and value have the sizes that the map was made with, and outlive the call.
+    unsafe { attributes.call(MAP_UPDATE_ELEM) }.map(drop).map_err(BpfError::Entry)
+}
+
 /// An array of cache lines that eBPF programs and this process share: a region of state lines ([`rcu::Lines`]).
 ///
 /// A program finds a line by its place in the region ([`rcu::Region::line`]) and counts in it by atomic additions.
@@ -136,7 +207,7 @@ impl SharedLines {
     /// An array of at least `lines` lines: as many whole chunks ([`Lines::CHUNK`]) as that takes.
     pub fn new(lines: u32) -> Result<SharedLines, BpfError> {
         let count = (lines.clamp(1, Region::LINES) as usize).next_multiple_of(Lines::CHUNK);
-        let map = create(TYPE_ARRAY, size_of::<Line>(), count as u32, F_MMAPABLE)?;
+        let map = create(TYPE_ARRAY, 4, size_of::<Line>(), count as u32, F_MMAPABLE)?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let octets = count * size_of::<Line>();
         // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory. The map's values
@@ -208,6 +279,18 @@ mod tests {
         // The lines keep the mapping.
         drop(shared);
         assert_eq!(lines.get(region.line(1)).unwrap()[7].load(Relaxed), 17);
+    }
+
+    #[test]
+    fn hash_tables_hold_as_much_as_they_were_made_for() {
+        let table = HashTable::<12>::new(2).unwrap();
+        for (key, value) in [([1; 12], 1), ([2; 12], 2), ([1; 12], 3)] {
+            table.set(&key, value).unwrap();
+        }
+        assert!(matches!(table.set(&[3; 12], 3), Err(BpfError::Entry(_))), "it is full");
+        table.remove(&[2; 12]).unwrap();
+        table.remove(&[2; 12]).unwrap();
+        table.set(&[3; 12], 3).unwrap();
     }
 
     #[test]

@@ -1,17 +1,21 @@
 //! eBPF maps, XDP programs and socket filters, by `bpf(2)` alone.
 //!
-//! Programs are made with [`asm`], so neither a compiler nor a loader library is needed for them. Everything is
-//! held by descriptors: a program is detached when its [`Link`] is dropped or the process ends, however it ends.
+//! Programs are made with [`asm`], so neither a compiler nor a loader library is needed for them; larger ones are compiled
+//! from C in the crate `xdp`. Everything is held by descriptors: a program is detached when its [`Link`] is dropped or the process ends, however it ends.
 
 pub mod asm;
 pub mod filter;
 mod map;
+mod run;
+mod shared;
 
-use std::ffi::CString;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-pub use map::{ProgramArray, SharedLines, XskMap};
+pub use map::{DeviceMap, HashTable, ProgramArray, SharedLines, XskMap};
+pub use run::{Run, TestFrame, Turn};
+pub use shared::{SHARED_OCTETS_MAX, SharedWords, wait_for_programs};
 
 /// Verdict of an XDP program: drop the packet after an error.
 pub const XDP_ABORTED: i32 = 0;
@@ -21,10 +25,11 @@ pub const XDP_DROP: i32 = 1;
 pub const XDP_PASS: i32 = 2;
 /// Verdict: out through the interface that it came from.
 pub const XDP_TX: i32 = 3;
+/// Verdict: out through the interface that the program named.
+pub const XDP_REDIRECT: i32 = 4;
 
 // Commands of bpf(2), and the types used of maps, programs and attachments (linux/bpf.h).
 const PROG_LOAD: libc::c_long = 5;
-const PROG_TEST_RUN: libc::c_long = 10;
 const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const LINK_CREATE: libc::c_long = 28;
 const PROG_TYPE_SOCKET_FILTER: u32 = 1;
@@ -66,6 +71,9 @@ pub enum BpfError {
     /// The program could not be run, or nothing is known of it.
     #[error("cannot run a BPF program: {0}")]
     Run(io::Error),
+    /// Nothing is known of the programs that run.
+    #[error("cannot wait for the BPF programs that run now: {0}")]
+    Grace(io::Error),
     /// The program could not be assembled.
     #[error("cannot assemble a BPF program: {0}")]
     Asm(#[from] asm::AsmError),
@@ -115,15 +123,6 @@ impl Attributes {
     }
 }
 
-/// The result of running a program without an interface.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
-    /// Its last verdict.
-    pub verdict: i32,
-    /// Nanoseconds that it took on average.
-    pub ns: u32,
-}
-
 /// A loaded program.
 #[derive(Debug)]
 pub struct Program(OwnedFd);
@@ -131,16 +130,20 @@ pub struct Program(OwnedFd);
 impl Program {
     /// Loads an XDP program under `name` (up to 15 letters, digits and underscores).
     pub fn load(name: &str, code: &[u64]) -> Result<Program, BpfError> {
-        Program::load_as(PROG_TYPE_XDP, name, code)
+        Program::load_as(PROG_TYPE_XDP, name, code, c"")
+    }
+
+    /// As [`Program::load`], for a program that says which licence it has.
+    pub fn load_licensed(name: &str, code: &[u64], licence: &CStr) -> Result<Program, BpfError> {
+        Program::load_as(PROG_TYPE_XDP, name, code, licence)
     }
 
     /// Loads a socket filter, which also chooses among sockets of one address and queues of a TUN device.
     pub fn load_filter(name: &str, code: &[u64]) -> Result<Program, BpfError> {
-        Program::load_as(PROG_TYPE_SOCKET_FILTER, name, code)
+        Program::load_as(PROG_TYPE_SOCKET_FILTER, name, code, c"")
     }
 
-    fn load_as(kind: u32, name: &str, code: &[u64]) -> Result<Program, BpfError> {
-        let licence = CString::default();
+    fn load_as(kind: u32, name: &str, code: &[u64], licence: &CStr) -> Result<Program, BpfError> {
         let mut name_field = [0u8; 16];
         for (to, from) in name_field.iter_mut().take(15).zip(name.bytes()) {
             *to = from;
@@ -158,35 +161,22 @@ impl Program {
             // SAFETY: code, licence (terminated by a zero) and log outlive the call and have the lengths given.
             unsafe { attributes.open(PROG_LOAD) }
         };
-        if let Ok(program) = attempt(&mut []) {
-            return Ok(Program(program));
-        }
-        // Once more, to learn why.
+        // The second attempt, with a log, may fail for another reason: the log is too long.
+        let error = match attempt(&mut []) {
+            Ok(program) => return Ok(Program(program)),
+            Err(error) => error,
+        };
         let mut log = vec![0u8; LOG];
-        attempt(&mut log).map(Program).map_err(|error| {
-            let text = String::from_utf8_lossy(&log);
-            let text = text.trim_end_matches('\0').trim_end();
-            let start = text.len().saturating_sub(400);
-            let log = text.get(start..).unwrap_or_default().to_owned();
-            BpfError::Load { error, log }
-        })
-    }
-
-    /// Runs the program once on a frame and returns its verdict, without any interface.
-    pub fn run(&self, frame: &[u8]) -> Result<i32, BpfError> {
-        self.run_repeatedly(frame, 1).map(|run| run.verdict)
-    }
-
-    /// Runs the program `repeat` times on a frame, without any interface. Changes that it makes to the frame stay.
-    pub fn run_repeatedly(&self, frame: &[u8], repeat: u32) -> Result<Run, BpfError> {
-        let mut attributes = Attributes::new()
-            .u32(0, self.0.as_raw_fd() as u32)
-            .u32(8, frame.len() as u32)
-            .pointer(16, frame.as_ptr())
-            .u32(32, repeat);
-        // SAFETY: the frame outlives the call and has the length given; no output is asked for.
-        unsafe { attributes.call(PROG_TEST_RUN) }.map_err(BpfError::Run)?;
-        Ok(Run { verdict: attributes.get_u32(4) as i32, ns: attributes.get_u32(36) })
+        match attempt(&mut log) {
+            Ok(program) => Ok(Program(program)),
+            Err(_) => {
+                let text = String::from_utf8_lossy(&log);
+                let text = text.trim_end_matches('\0').trim_end();
+                let start = text.len().saturating_sub(400);
+                let log = text.get(start..).unwrap_or_default().to_owned();
+                Err(BpfError::Load { error, log })
+            }
+        }
     }
 
     /// Instructions that the verifier looked at, on all paths together. The kernel's limit is a million.

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
+/*
+ * The steering program behind one that varies the TEID of an outer IPv4 packet, for measuring it. The entries must leave the
+ * packet as it is, apart from the TEID. With `baseline` 2 only the TEID is varied.
+ */
+#include "steer.h"
+
+/* One word of memory: the state of the sequence of TEIDs, which is first_teid plus a number of up to teid_mask. */
+extern char sequence;
+extern char first_teid, teid_mask, baseline;
+
+char licence[] PART("license") = "Dual BSD/GPL";
+
+PART("xdp") int steer_bench(struct xdp_md *context)
+{
+	__u8 *frame = (__u8 *)(long)context->data;
+	__u64 *state = MEMORY(sequence, __u64), what = NUMBER(baseline);
+	int verdict;
+
+	if (frame + 50 > (__u8 *)(long)context->data_end)
+		return XDP_ABORTED;
+	*state = *state * 6364136223846793005ULL + 1442695040888963407ULL;
+	U32(frame + 46) = NET32((__u32)(NUMBER(first_teid) + (*state >> 33 & NUMBER(teid_mask))));
+	OPAQUE(what);
+	if (what == 2)
+		return XDP_TX;
+	verdict = steer_frame(context);
+	return verdict < 0 ? XDP_PASS : verdict;
+}
