@@ -5,7 +5,9 @@ fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");
     #[cfg(feature = "clang")]
     if let Err(error) = compile() {
-        println!("cargo::error=the feature `clang` needs clang that knows the target bpf (Debian: clang): {error}");
+        println!(
+            "cargo::error=the feature `clang` needs clang that knows the target bpf (Debian: clang): {error}"
+        );
     }
 }
 
@@ -22,7 +24,18 @@ fn compile() -> Result<(), String> {
     let asm = format!("/usr/include/{}-linux-gnu", variable("CARGO_CFG_TARGET_ARCH")?);
     for name in ["steer", "steer_inside", "steer_rewrite", "steer_bench", "generate"] {
         let status = Command::new(&clang)
-            .args(["-target", "bpf", "-mcpu=v3", "-O2", "-Wall", "-Wextra", "-Werror", "-idirafter", &asm, "-c"])
+            .args([
+                "-target",
+                "bpf",
+                "-mcpu=v3",
+                "-O2",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-idirafter",
+                &asm,
+                "-c",
+            ])
             .arg(format!("bpf/{name}.bpf.c"))
             .arg("-o")
             .arg(out.join(format!("{name}.o")))

@@ -152,9 +152,7 @@ pub(crate) fn parts(core: &NetNs, site: &NetNs, folder: &Path, log: &str) -> any
             "gtp_port": GTP_PORT,
         })
     };
-    let whole = |name: &str, key: &str, value: Value| {
-        json!({"run_dir": folder.join(format!("run-{name}")), "log": log, "mec": {key: value}})
-    };
+    let whole = |name: &str, key: &str, value: Value| json!({"run_dir": folder.join(format!("run-{name}")), "log": log, "mec": {key: value}});
     let [n3, n6] = SWITCHES_OF.map(switch);
     Ok([
         Part {
@@ -209,9 +207,7 @@ impl Session {
 
     /// The rules of its copy: all packets both ways, in one QoS flow.
     fn establishment(&self, cp_seid: u64) -> SessionEstablishmentRequest {
-        let ue = |destination| {
-            Some(UeIpAddress { ipv4: Some(self.ue), destination, ..Default::default() })
-        };
+        let ue = |destination| Some(UeIpAddress { ipv4: Some(self.ue), destination, ..Default::default() });
         let tunnel = FTeid::Assigned { teid: self.uplink_teid, ipv4: Some(EDGE_N3), ipv6: None };
         let uplink = Pdi { f_teid: Some(tunnel), ue_ip_address: ue(false), ..Default::default() };
         let downlink =

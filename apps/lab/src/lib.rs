@@ -148,7 +148,8 @@ impl Lab {
 
         if edge.is_some() {
             let text = edge::configuration(&configuration, folder.path()).to_string();
-            std::fs::write(folder.path().join("edge.yaml"), text).context("write the edge's configuration")?;
+            std::fs::write(folder.path().join("edge.yaml"), text)
+                .context("write the edge's configuration")?;
         }
         let mut lab = Lab {
             godwit: options.godwit,

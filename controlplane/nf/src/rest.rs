@@ -50,7 +50,8 @@ impl Response {
 
     /// A refusal: a short title, and what is wrong and what to do.
     pub fn problem(status: u16, title: &str, detail: impl std::fmt::Display) -> Response {
-        let body = json!({"type": "about:blank", "title": title, "status": status, "detail": detail.to_string()});
+        let body =
+            json!({"type": "about:blank", "title": title, "status": status, "detail": detail.to_string()});
         Response { status, body }
     }
 }
@@ -185,8 +186,9 @@ pub async fn call(
 ) -> Result<Response, CallError> {
     let broken = |reason: String| CallError::Broken { address, reason };
     let exchange = async {
-        let stream =
-            tcp::connect(address, limit).await.map_err(|source| CallError::Unreachable { address, source })?;
+        let stream = tcp::connect(address, limit)
+            .await
+            .map_err(|source| CallError::Unreachable { address, source })?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| broken(error.to_string()))?;

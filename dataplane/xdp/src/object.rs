@@ -28,7 +28,9 @@ const LD_IMM64: u8 = 0x18;
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
     /// The build had no clang.
-    #[error("this build has no XDP programs: install clang (Debian: clang), and build again with `make build`")]
+    #[error(
+        "this build has no XDP programs: install clang (Debian: clang), and build again with `make build`"
+    )]
     NotBuilt,
     /// What clang made is not what is read here.
     #[error("a compiled XDP program cannot be read: {0}")]
@@ -119,14 +121,17 @@ impl Object {
                 let (place, info) = (number(relocation, 0, 8)? as usize / 8, number(relocation, 8, 8)?);
                 let wide = code.get(place).is_some_and(|code| *code as u8 == LD_IMM64);
                 if info & 0xFFFF_FFFF != R_BPF_64_64 || !wide || place + 1 >= code.len() {
-                    return Err(ObjectError::Unreadable("it refers to something else than an immediate value"));
+                    return Err(ObjectError::Unreadable(
+                        "it refers to something else than an immediate value",
+                    ));
                 }
                 let symbol = symbols.ok_or(ObjectError::Unreadable("it has no symbols"))?.contents;
                 let at = (info >> 32) as usize * SYMBOL_SIZE;
                 named.push((place, text(names, number(symbol, at, 4)? as usize)?.to_owned()));
             }
         }
-        let licence = find("license").map(|at| text(sections[at].contents, 0)).transpose()?.unwrap_or_default();
+        let licence =
+            find("license").map(|at| text(sections[at].contents, 0)).transpose()?.unwrap_or_default();
         Ok(Object {
             code,
             names: named,

@@ -249,7 +249,15 @@ mod tests {
     fn message(octets: usize) -> Captured {
         let end = ("10.0.0.1".parse().unwrap(), 2123);
         let time_us = 0;
-        Captured { number: 0, time_us, from: end, to: end, by_control: true, protocol: "gtp-c", octets: vec![0; octets] }
+        Captured {
+            number: 0,
+            time_us,
+            from: end,
+            to: end,
+            by_control: true,
+            protocol: "gtp-c",
+            octets: vec![0; octets],
+        }
     }
 
     #[test]

@@ -292,7 +292,9 @@ impl Config {
         let mut names = BTreeSet::new();
         let all = self.switches.iter().map(|switch| ("switches", &switch.name));
         let all = all.chain(self.anchors.iter().map(|anchor| ("anchors", &anchor.name)));
-        for (path, name) in all.chain(self.base_stations.iter().map(|station| ("base_stations", &station.name))) {
+        for (path, name) in
+            all.chain(self.base_stations.iter().map(|station| ("base_stations", &station.name)))
+        {
             let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
             if name.is_empty() || !name.chars().all(fits) {
                 return bad(path, format!("`{name}` is no name: letters, digits, `-`, `_` and `.` are"));
@@ -310,7 +312,11 @@ impl Config {
             }
         }
         for station in &self.base_stations {
-            self.check_place(&format!("base_stations.{}.switch", station.name), &station.switch, Place::Access)?;
+            self.check_place(
+                &format!("base_stations.{}.switch", station.name),
+                &station.switch,
+                Place::Access,
+            )?;
         }
         for anchor in &self.anchors {
             if let Some(sgi) = &anchor.sgi {
@@ -330,7 +336,10 @@ impl Config {
     fn check_switch(&self, switch: &Switch) -> Result<(), BadConfig> {
         let path = |key: &str| format!("switches.{}.{key}", switch.name);
         if switch.place == Place::Access && switch.probe.is_none() {
-            return bad(path("probe"), "is missing: a free address in the anchors' network, for the controller's questions");
+            return bad(
+                path("probe"),
+                "is missing: a free address in the anchors' network, for the controller's questions",
+            );
         }
         if switch.place == Place::Control && switch.external.is_none() {
             return bad(path("external"), "is missing: the name of the port that is not LOCAL");
@@ -341,7 +350,10 @@ impl Config {
                 return bad(path("local"), format!("`{name}` is neither an anchor nor a base station"));
             }
             if !addresses.insert(address) {
-                return bad(path("local"), format!("{address} is there twice; each needs an address of its own"));
+                return bad(
+                    path("local"),
+                    format!("{address} is there twice; each needs an address of its own"),
+                );
             }
         }
         Ok(())

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use net::time::{self, Duration};
 use openflow::{
-    Action, FlowStats, Instructions, MacAddr, Match, Oxm, PacketIn, Port, PortNo, PortReason, PortState, TableId,
+    Action, FlowStats, Instructions, MacAddr, Match, Oxm, PacketIn, Port, PortNo, PortReason, PortState,
+    TableId,
 };
 use telemetry::counters::Counter;
 
@@ -277,7 +278,9 @@ impl Switch {
 
     /// Takes over a rule of an earlier life: it says where its destination is.
     fn adopt(&mut self, flow: &FlowStats) {
-        let Some(pair) = pair(&flow.matching).filter(|_| flow.table_id == TableId(FORWARDING)) else { return };
+        let Some(pair) = pair(&flow.matching).filter(|_| flow.table_id == TableId(FORWARDING)) else {
+            return;
+        };
         let Some([Action::Output { port, .. }]) = flow.instructions.apply_actions.as_deref() else { return };
         if self.ports.get(port).is_some_and(|port| !port.state.contains(PortState::LINK_DOWN)) {
             self.stations.insert(pair.1, *port);

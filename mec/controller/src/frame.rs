@@ -48,9 +48,13 @@ pub enum Neighbour {
 /// (RFC 5227 §2.1.1).
 pub fn ask(from: Station, target: IpAddr) -> Vec<u8> {
     match (from.ip, target) {
-        (IpAddr::V4(ip), IpAddr::V4(target)) => {
-            ethernet::build(BROADCAST.0, from.mac.0, None, ethernet::ARP, &arp(REQUEST, from.mac, ip, MacAddr([0; 6]), target))
-        }
+        (IpAddr::V4(ip), IpAddr::V4(target)) => ethernet::build(
+            BROADCAST.0,
+            from.mac.0,
+            None,
+            ethernet::ARP,
+            &arp(REQUEST, from.mac, ip, MacAddr([0; 6]), target),
+        ),
         (ip, IpAddr::V6(target)) => {
             let ip = match ip {
                 IpAddr::V6(ip) => ip,
@@ -58,14 +62,25 @@ pub fn ask(from: Station, target: IpAddr) -> Vec<u8> {
             };
             // RFC 4291 §2.7.1: the solicited-node address, and its multicast address.
             let low = target.octets();
-            let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(low[13]), u16::from_be_bytes([low[14], low[15]]));
+            let group = Ipv6Addr::new(
+                0xff02,
+                0,
+                0,
+                0,
+                0,
+                1,
+                0xff00 | u16::from(low[13]),
+                u16::from_be_bytes([low[14], low[15]]),
+            );
             let to = MacAddr([0x33, 0x33, 0xff, low[13], low[14], low[15]]);
             // An unspecified sender has no option with its link-layer address (RFC 4861 §4.3).
             let option = (!ip.is_unspecified()).then_some((OPTION_SOURCE, from.mac));
             discovery(SOLICITATION, 0, target, option, (from.mac, ip), (to, group))
         }
         // Answered by nobody, as there is no such neighbour.
-        (IpAddr::V6(_), IpAddr::V4(target)) => ask(Station { mac: from.mac, ip: Ipv4Addr::UNSPECIFIED.into() }, target.into()),
+        (IpAddr::V6(_), IpAddr::V4(target)) => {
+            ask(Station { mac: from.mac, ip: Ipv4Addr::UNSPECIFIED.into() }, target.into())
+        }
     }
 }
 
@@ -77,12 +92,20 @@ pub fn tell(station: Station, to: Option<Station>) -> Vec<u8> {
                 Some(Station { mac, ip: IpAddr::V4(to_ip) }) => (mac, to_ip),
                 _ => (BROADCAST, ip),
             };
-            ethernet::build(to_mac.0, station.mac.0, None, ethernet::ARP, &arp(REPLY, station.mac, ip, to_mac, to_ip))
+            ethernet::build(
+                to_mac.0,
+                station.mac.0,
+                None,
+                ethernet::ARP,
+                &arp(REPLY, station.mac, ip, to_mac, to_ip),
+            )
         }
         IpAddr::V6(ip) => {
             let all = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
             let (to, flags) = match to {
-                Some(Station { mac, ip: IpAddr::V6(to_ip) }) if !to_ip.is_unspecified() => ((mac, to_ip), SOLICITED_OVERRIDE),
+                Some(Station { mac, ip: IpAddr::V6(to_ip) }) if !to_ip.is_unspecified() => {
+                    ((mac, to_ip), SOLICITED_OVERRIDE)
+                }
                 _ => ((MacAddr([0x33, 0x33, 0, 0, 0, 1]), all), 0x20),
             };
             discovery(ADVERTISEMENT, flags, ip, Some((OPTION_TARGET, station.mac)), (station.mac, ip), to)
@@ -156,7 +179,9 @@ pub fn neighbour(frame: &[u8]) -> Option<Neighbour> {
             });
             let mac = option.unwrap_or(MacAddr(frame.source()));
             match message[0] {
-                SOLICITATION => Some(Neighbour::Asked { by: Station { mac, ip: packet.source().into() }, target }),
+                SOLICITATION => {
+                    Some(Neighbour::Asked { by: Station { mac, ip: packet.source().into() }, target })
+                }
                 ADVERTISEMENT => Some(Neighbour::Told(Station { mac, ip: target })),
                 _ => None,
             }
@@ -187,7 +212,8 @@ pub fn datagram(frame: &[u8]) -> Option<(IpAddr, IpAddr, Udp<'_>)> {
     match frame.ethertype() {
         ethernet::IPV4 => {
             let packet = ipv4::Packet::new(frame.payload()).ok()?;
-            if packet.protocol() != protocol::UDP || packet.fragment_offset() != 0 || packet.more_fragments() {
+            if packet.protocol() != protocol::UDP || packet.fragment_offset() != 0 || packet.more_fragments()
+            {
                 return None;
             }
             let udp = Udp::new(packet.payload()).ok()?;

@@ -100,7 +100,8 @@ impl Controller {
         // A damaged file is found before anything is touched.
         drop(Journal::open(&config.state)?);
         let config = Arc::new(config);
-        let fabric = Fabric::new(config.switches.iter().map(|switch| (switch.datapath_id, switch.name.clone())));
+        let fabric =
+            Fabric::new(config.switches.iter().map(|switch| (switch.datapath_id, switch.name.clone())));
         let (diverting, commands) = Diverting::new();
         let captures = Arc::new(capture::Store::new(config.clone()));
         let mut applications = Applications::new(fabric.clone());

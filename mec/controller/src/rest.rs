@@ -103,7 +103,8 @@ pub struct Asked {
 /// # Errors
 /// The answer that says what is wrong.
 pub fn read(request: &Request) -> Result<Call, Box<Response>> {
-    let refuse = |status, title: &str, detail: String| Err(Box::new(Response::problem(status, title, detail)));
+    let refuse =
+        |status, title: &str, detail: String| Err(Box::new(Response::problem(status, title, detail)));
     let query: BTreeMap<&str, &str> =
         request.query.split('&').filter_map(|pair| pair.split_once('=')).collect();
     let parts: Vec<&str> = request.path.trim_matches('/').split('/').collect();
@@ -158,7 +159,8 @@ pub fn read(request: &Request) -> Result<Call, Box<Response>> {
 
 fn value<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, Box<Response>> {
     let shown: String = text.chars().take(64).collect();
-    text.parse().map_err(|_| Box::new(Response::problem(400, "bad value", format!("`{shown}` is not {what}"))))
+    text.parse()
+        .map_err(|_| Box::new(Response::problem(400, "bad value", format!("`{shown}` is not {what}"))))
 }
 
 fn json_of<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Box<Response>> {
@@ -239,7 +241,8 @@ impl Api {
             Call::Captures => json!({"captures": self.captures.summary()}),
             Call::Messages { anchor, behind, most } => {
                 let messages = self.captures.messages(anchor, behind, most);
-                let hex = |octets: &[u8]| octets.iter().map(|octet| format!("{octet:02x}")).collect::<String>();
+                let hex =
+                    |octets: &[u8]| octets.iter().map(|octet| format!("{octet:02x}")).collect::<String>();
                 let of = |message: crate::capture::Captured| {
                     json!({
                         "number": message.number, "time_us": message.time_us, "protocol": message.protocol,
@@ -305,7 +308,12 @@ impl Api {
                 );
                 return Ok(Response::problem(404, "unknown user", detail));
             };
-            let tunnels = asked.teid.map(|uplink| Tunnel { uplink, downlink: None, target_uplink: None, target_downlink: None });
+            let tunnels = asked.teid.map(|uplink| Tunnel {
+                uplink,
+                downlink: None,
+                target_uplink: None,
+                target_downlink: None,
+            });
             of_user.push(Diversion {
                 ue: Some(asked.ue),
                 tunnels: tunnels.into_iter().collect(),
@@ -335,13 +343,13 @@ impl Api {
         diversion: Diversion,
         macs: &std::collections::HashMap<(u64, IpAddr), openflow::MacAddr>,
     ) -> Result<Vec<Way>, Refusal> {
-        let from = crate::diverting::model::anchor(&self.config, &diversion.from)?;
+        crate::diverting::model::anchor(&self.config, &diversion.from)?;
         let station = crate::diverting::model::base_station(&self.config, &diversion.base_station)?;
         let access = self.config.switch(&station.switch).map(|switch| switch.datapath_id);
         let sgi = self.config.anchor(&diversion.to).and_then(|anchor| anchor.sgi.as_ref());
         let sgi = sgi.and_then(|sgi| self.config.switch(&sgi.switch)).map(|switch| switch.datapath_id);
-        let mac = |ip| access.and_then(|id| macs.get(&(id, ip)).copied());
-        let question = Question { anchor_mac: mac(from.address), station_mac: mac(station.address), diversion };
+        let here = macs.iter().filter(|((id, _), _)| Some(*id) == access).map(|((_, ip), mac)| (*ip, *mac));
+        let question = Question { macs: here.collect(), diversion };
         let mut ways = Vec::new();
         for (id, is_access) in access.map(|id| (id, true)).into_iter().chain(sgi.map(|id| (id, false))) {
             let Some(view) = self.fabric.switch(id) else { continue };
@@ -404,8 +412,12 @@ mod tests {
 
     fn ask(method: &str, target: &str, body: &str) -> Result<Call, u16> {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let request =
-            Request { method: method.into(), path: path.into(), query: query.into(), body: body.to_owned().into() };
+        let request = Request {
+            method: method.into(),
+            path: path.into(),
+            query: query.into(),
+            body: body.to_owned().into(),
+        };
         read(&request).map_err(|response| response.status)
     }
 
@@ -421,7 +433,10 @@ mod tests {
         assert_eq!(ask("GET", "/v2/diversions", ""), Err(404));
         assert_eq!(ask("POST", "/v1/applications/replication/start", ""), Err(404));
         assert_eq!(ask("GET", "/v1/ues/nobody", ""), Err(400));
-        let Ok(Call::Explain(asked)) = ask("GET", "/v1/ues/10.45.0.2?base_station=enb1&from=gw1&teid=7", "") else { panic!() };
+        let Ok(Call::Explain(asked)) = ask("GET", "/v1/ues/10.45.0.2?base_station=enb1&from=gw1&teid=7", "")
+        else {
+            panic!()
+        };
         assert_eq!((asked.base_station.as_deref(), asked.teid), (Some("enb1"), Some(7)));
         let stop = Call::Application { app: App::Forwarding, run: false };
         assert_eq!(ask("POST", "/v1/applications/forwarding/stop", ""), Ok(stop));

@@ -64,7 +64,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let checks = runtime.block_on(show(pcap))?;
     let passed = checks.iter().all(|check| check.ok);
     if args.json {
-        let list = checks.iter().map(|check| json!({"name": check.name, "ok": check.ok, "found": check.found}));
+        let list =
+            checks.iter().map(|check| json!({"name": check.name, "ok": check.ok, "found": check.found}));
         output::json(&list.collect::<Vec<_>>())?;
     } else {
         let mut table = Table::new(&["check", "", "found"]);
@@ -122,11 +123,8 @@ async fn show(pcap: Option<PathBuf>) -> anyhow::Result<Vec<Check>> {
     let captures = Captures::start(&folder, [("gnb", lab.ran()), ("central", lab.core())])?;
 
     let step = progress.step("UEs register through the switch, and get sessions at the central anchor");
-    let simulated = SimulatorOptions {
-        ues: UES,
-        session_type: "IPV4".to_owned(),
-        ..SimulatorOptions::default()
-    };
+    let simulated =
+        SimulatorOptions { ues: UES, session_type: "IPV4".to_owned(), ..SimulatorOptions::default() };
     let mut simulator = lab.simulate(&simulated)?;
     let ues = attach(&lab, &mut simulator).await?;
     step.done(&format!("{} sessions", ues.len()));
@@ -299,7 +297,10 @@ impl Demo {
             };
             list.iter().map(count).collect()
         };
-        Ok([read(self.lab.oam("upf", "GET", "/sessions").await?)?, read(self.lab.edge_oam("/sessions").await?)?])
+        Ok([
+            read(self.lab.oam("upf", "GET", "/sessions").await?)?,
+            read(self.lab.edge_oam("/sessions").await?)?,
+        ])
     }
 
     /// By what an action of a UE has raised its counters.
@@ -342,7 +343,11 @@ impl Demo {
         let (used, other) = if at_edge { (risen.edge, risen.central) } else { (risen.central, risen.edge) };
         let name = format!("{when}: download by UE {}", ue + 1);
         let found = format!("{} octets at {:.0} Mbit/s; {risen}", got.bytes, got.mbps);
-        self.check(name, got.bytes == DOWNLOAD && used.iter().all(|count| *count > 0) && other == [0; 2], found);
+        self.check(
+            name,
+            got.bytes == DOWNLOAD && used.iter().all(|count| *count > 0) && other == [0; 2],
+            found,
+        );
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //! Its parts have a file of their own as a rule: they run at sites where nothing of the core does. So only the section `mec` and
 //! what is common to all sections is read of it.
 
+pub mod controller;
 pub mod demo;
 pub mod switch;
 
@@ -21,6 +22,8 @@ use crate::config::{Problem, Problems, de, yaml};
 pub struct Config {
     /// A switch.
     pub switch: Option<::switch::Config>,
+    /// The controller.
+    pub controller: Option<::controller::Config>,
 }
 
 /// Options of `godwit mec`.
@@ -34,6 +37,16 @@ pub struct Args {
 enum Part {
     /// The switch that steers users inside their tunnels.
     Switch(switch::Args),
+    /// The controller of switches, which diverts users.
+    Controller(controller::Args),
+    /// Divert users, an application, a pair or everything of an anchor to another anchor.
+    Divert(controller::DivertArgs),
+    /// Give users back to the anchors that they were diverted from.
+    Undivert(controller::UndivertArgs),
+    /// List diversions, anchors, switches, applications, captures or events.
+    List(controller::ListArgs),
+    /// Show where a user's packets go, and by which rules.
+    Explain(controller::ExplainArgs),
     /// Show an edge on this machine: UEs are moved to an anchor there, and back.
     Demo(demo::Args),
 }
@@ -45,6 +58,11 @@ enum Part {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.part {
         Part::Switch(args) => switch::run(args),
+        Part::Controller(args) => controller::run(args),
+        Part::Divert(args) => controller::divert(args),
+        Part::Undivert(args) => controller::undivert(args),
+        Part::List(args) => controller::list(args),
+        Part::Explain(args) => controller::explain(args),
         Part::Demo(args) => demo::run(args),
     }
 }
@@ -90,8 +108,11 @@ fn parse(text: &str) -> Result<File, Vec<Problem>> {
 
 /// Checks the section's values against each other.
 pub(crate) fn check(mec: &Config, root: &yaml::Node) -> Option<Problem> {
-    let (key, message) = mec.switch.as_ref()?.validate().err()?;
-    let path = format!("mec.switch.{key}");
+    let switch = mec.switch.as_ref().and_then(|switch| switch.validate().err());
+    let switch = switch.map(|(key, message)| (format!("mec.switch.{key}"), message));
+    let controller = mec.controller.as_ref().and_then(|controller| controller.check().err());
+    let controller = controller.map(|bad| (format!("mec.controller.{}", bad.path), bad.message));
+    let (path, message) = switch.or(controller)?;
     Some(Problem::at(root.line_of(&path), &path, message))
 }
 

@@ -115,8 +115,7 @@ impl Steer {
 
     /// The line of a tunnel; a new one is taken.
     fn take_tunnel(&mut self, tunnel: &Tunnel, plan: &mut Plan) -> Result<u32, SteerError> {
-        let anchor =
-            *self.anchors.get(tunnel.destination).ok_or(SteerError::NoAnchor(tunnel.destination))?;
+        let anchor = *self.anchors.get(tunnel.destination).ok_or(SteerError::NoAnchor(tunnel.destination))?;
         let key = [tunnel.teid, anchor.number.into(), 0];
         let Some(line) = anchor.own_line(tunnel.teid) else {
             return self.take_hashed(TUNNELS, Table::Foreign, key, plan);
@@ -145,8 +144,7 @@ impl Steer {
         if let Some(line) = self.lines.find(region, key) {
             return Ok(line);
         }
-        let line =
-            self.with_grace(table, |steer| steer.lines.find_or_take(region, key, steer.grace))?;
+        let line = self.with_grace(table, |steer| steer.lines.find_or_take(region, key, steer.grace))?;
         plan.undo.push(Undo::NewLine(line));
         Ok(line)
     }

@@ -45,7 +45,9 @@ use crate::programs;
 use anchors::Anchors;
 use hops::Hops;
 use lines::{Hashed, Lines, NoLine, State};
-use records::{ADDRESS_WORDS, INSIDE_KEY, INSIDE_SETS, PASSED_COUNT, PASSED_PROCESSORS, PASSED_ROW, SCRATCH_OCTETS};
+use records::{
+    ADDRESS_WORDS, INSIDE_KEY, INSIDE_SETS, PASSED_COUNT, PASSED_PROCESSORS, PASSED_ROW, SCRATCH_OCTETS,
+};
 use rows::{Grace, Rows};
 
 pub use anchors::Teids;
@@ -518,7 +520,8 @@ impl Steer {
 
     /// What is in the tables.
     pub fn usage(&self) -> Usage {
-        let shared = [&self.control, &self.passed, &self.addresses, self.anchors.memory().0, self.hops.memory().0];
+        let shared =
+            [&self.control, &self.passed, &self.addresses, self.anchors.memory().0, self.hops.memory().0];
         let shared: usize = shared.iter().map(|words| words.words().len() * 8).sum();
         Usage { entries: self.lines.live(), hops: self.hops.live(), octets: shared + self.lines.octets() }
     }

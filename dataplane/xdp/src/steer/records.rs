@@ -141,8 +141,9 @@ pub fn frame_key(destination: Mac, source: Option<Mac>) -> [u32; 3] {
 
 /// The place where the search for a key begins in a table of `mask` + 1 buckets, and the step from bucket to bucket.
 pub fn hash(key: [u32; 3]) -> (u32, u32) {
-    let mut hash =
-        key[0].wrapping_mul(0x9E37_79B1) ^ key[1].wrapping_mul(0x85EB_CA6B) ^ key[2].wrapping_mul(0xC2B2_AE35);
+    let mut hash = key[0].wrapping_mul(0x9E37_79B1)
+        ^ key[1].wrapping_mul(0x85EB_CA6B)
+        ^ key[2].wrapping_mul(0xC2B2_AE35);
     hash ^= hash >> 15;
     hash = hash.wrapping_mul(0x2C1B_3C6D);
     hash ^= hash >> 13;

@@ -49,7 +49,8 @@ impl Rig {
             indexes
         });
         ours.enter(|| interfaces.map(|index| steer.add_port(index).unwrap())).unwrap();
-        let chains: Vec<_> = interfaces.map(|index| ours.enter(|| Chain::attach(index).unwrap()).unwrap()).into();
+        let chains: Vec<_> =
+            interfaces.map(|index| ours.enter(|| Chain::attach(index).unwrap()).unwrap()).into();
         let chain = Arc::clone(&chains[0]);
         let place = Place::new(PLACE).unwrap();
         let loaded = steer.load(&chain, place).unwrap();

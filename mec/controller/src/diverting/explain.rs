@@ -3,7 +3,7 @@
 //! The flows are those of all applications and of others, so the answer is what the switch does, not what is wanted of it. A packet is
 //! a set of fields; GTP ports take a tunnel off and put it on as the switch's dialect does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use openflow::{Action, Field, FlowStats, MacAddr, Match, Oxm, PacketType, Port, PortNo, TableId};
@@ -68,7 +68,7 @@ fn address(packet: &Packet, fields: (Field, Field)) -> Option<IpAddr> {
 fn matches(matching: &Match, packet: &Packet) -> bool {
     matching.unknown().is_empty()
         && matching.iter().all(|oxm| {
-            // Packets of a test have no optional fields; what they lack, they do not match.
+            // What the packet lacks, it does not match.
             packet.get(&oxm.field()).is_some_and(|value| (value ^ oxm.value()) & oxm.mask() == 0)
         })
 }
@@ -95,6 +95,7 @@ const TUNNEL_DESTINATION: (Field, Field) = (Field::TunIpv4Dst, Field::TunIpv6Dst
 /// A packet on its way through a switch.
 struct Walk<'a> {
     view: &'a SwitchView,
+    macs: &'a HashMap<IpAddr, MacAddr>,
     gtp: PortNo,
     flows: &'a [FlowStats],
     /// The frame, or its outer header.
@@ -137,11 +138,15 @@ impl Walk<'_> {
         put(&mut self.outer, from.map(source));
         put(&mut self.outer, to.map(destination));
         put(&mut self.outer, [Oxm::in_port(PortNo::LOCAL)]);
+        // Open vSwitch makes a new frame, for the neighbour of the tunnel's destination.
+        let neighbour =
+            to.and_then(|to| self.macs.get(&to)).filter(|_| self.view.dialect == Dialect::OpenVswitch);
+        put(&mut self.outer, neighbour.copied().map(Oxm::eth_dst));
         self.teid = packet.get(&Field::TunnelId).map(|teid| *teid as u32);
-        let keep = |field: &Field| {
-            self.inner.as_ref().is_some_and(|inner| inner.contains_key(field))
-        };
-        self.inner = Some(packet.iter().filter(|(field, _)| keep(field)).map(|(field, bits)| (*field, *bits)).collect());
+        let keep = |field: &Field| self.inner.as_ref().is_some_and(|inner| inner.contains_key(field));
+        self.inner = Some(
+            packet.iter().filter(|(field, _)| keep(field)).map(|(field, bits)| (*field, *bits)).collect(),
+        );
     }
 
     /// Follows the packet; returns where it leaves.
@@ -150,7 +155,9 @@ impl Walk<'_> {
         let mut is_inner = false;
         let mut table = TableId(0);
         loop {
-            let Some(flow) = self.best(table, &packet).cloned() else { return format!("dropped: no rule of table {}", table.0) };
+            let Some(flow) = self.best(table, &packet).cloned() else {
+                return format!("dropped: no rule of table {}", table.0);
+            };
             self.rules.push(passed(&flow));
             if self.rules.len() >= MAX_RULES {
                 return "a loop of rules".to_owned();
@@ -227,9 +234,12 @@ fn passed(flow: &FlowStats) -> Passed {
 fn show(oxm: &Oxm) -> String {
     let value = oxm.value();
     let text = match oxm.field() {
-        Field::Ipv4Src | Field::Ipv4Dst | Field::TunIpv4Src | Field::TunIpv4Dst | Field::ArpSpa | Field::ArpTpa => {
-            std::net::Ipv4Addr::from_bits(value as u32).to_string()
-        }
+        Field::Ipv4Src
+        | Field::Ipv4Dst
+        | Field::TunIpv4Src
+        | Field::TunIpv4Dst
+        | Field::ArpSpa
+        | Field::ArpTpa => std::net::Ipv4Addr::from_bits(value as u32).to_string(),
         Field::Ipv6Src | Field::Ipv6Dst | Field::TunIpv6Src | Field::TunIpv6Dst | Field::Ipv6NdTarget => {
             std::net::Ipv6Addr::from_bits(value).to_string()
         }
@@ -246,14 +256,12 @@ fn show(oxm: &Oxm) -> String {
 }
 
 /// What is asked about a user.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Question {
     /// The user, where it is, and where it would go without diversion.
     pub diversion: Diversion,
-    /// Link-layer address of the anchor that the base station sends to, if it is known.
-    pub anchor_mac: Option<MacAddr>,
-    /// Link-layer address of the base station, if it is known.
-    pub station_mac: Option<MacAddr>,
+    /// What is known of link-layer addresses at the base station's switch.
+    pub macs: HashMap<IpAddr, MacAddr>,
 }
 
 /// A user's packets at the base station's switch; with the flows that it has.
@@ -283,28 +291,57 @@ pub fn at_access(question: &Question, config: &Config, view: &SwitchView, flows:
         }
         inner
     };
-    let walk = |from: IpAddr, to: IpAddr, macs: (Option<MacAddr>, Option<MacAddr>), inner: Packet, teid: Option<u32>| {
+    let walk = |from: IpAddr,
+                to: IpAddr,
+                macs: (Option<MacAddr>, Option<MacAddr>),
+                inner: Packet,
+                teid: Option<u32>| {
         let mut outer = Packet::new();
         let ethertype = if from.is_ipv4() { 0x0800 } else { 0x86dd };
         put(&mut outer, [Oxm::eth_type(ethertype), source(from), destination(to), Oxm::ip_proto(17)]);
         put(&mut outer, [Oxm::udp_src(2152), Oxm::udp_dst(2152)]);
         put(&mut outer, macs.0.map(Oxm::eth_src));
         put(&mut outer, macs.1.map(Oxm::eth_dst));
-        Walk { view, gtp, flows, outer, inner: Some(inner), teid, first_octet, rules: Vec::new() }
+        Walk {
+            view,
+            macs: &question.macs,
+            gtp,
+            flows,
+            outer,
+            inner: Some(inner),
+            teid,
+            first_octet,
+            rules: Vec::new(),
+        }
     };
     let other = diversion.application.map(|flow| flow.server).or(diversion.peer);
     let mut uplink = user_packet(source(ue), other.map(destination));
     if let Some(flow) = diversion.application {
-        put(&mut uplink, flow.port.map(|port| if flow.protocol == 6 { Oxm::tcp_dst(port) } else { Oxm::udp_dst(port) }));
+        put(
+            &mut uplink,
+            flow.port.map(|port| if flow.protocol == 6 { Oxm::tcp_dst(port) } else { Oxm::udp_dst(port) }),
+        );
     }
     let tunnel = diversion.tunnels.first();
-    let (anchor_mac, station_mac) = (from.mac.or(question.anchor_mac), station.mac.or(question.station_mac));
-    let up = walk(station.address, from.address, (station_mac, anchor_mac), uplink, tunnel.map(|tunnel| tunnel.uplink));
+    let macs = &question.macs;
+    let mac = |ip| macs.get(&ip).copied();
+    let (anchor_mac, station_mac) = (from.mac.or(mac(from.address)), station.mac.or(mac(station.address)));
+    let up = walk(
+        station.address,
+        from.address,
+        (station_mac, anchor_mac),
+        uplink,
+        tunnel.map(|tunnel| tunnel.uplink),
+    );
     let at_target = diversion.target_address.unwrap_or(ue);
     let teid = tunnel.and_then(|tunnel| tunnel.target_downlink.or(tunnel.downlink));
-    let down = walk(to.address, station.address, (to.mac, station_mac), user_packet(destination(at_target), None), teid);
-    // Rules of Open vSwitch are matched behind its GTP port as those of the native switch.
-    debug_assert!(matches!(view.dialect, Dialect::Native | Dialect::OpenVswitch));
+    let down = walk(
+        to.address,
+        station.address,
+        (to.mac.or(mac(to.address)), station_mac),
+        user_packet(destination(at_target), None),
+        teid,
+    );
     vec![up.way("uplink"), down.way("downlink")]
 }
 
@@ -323,11 +360,25 @@ pub fn at_sgi(question: &Question, config: &Config, view: &SwitchView, flows: &[
         put(&mut outer, [Oxm::eth_type(if ue.is_ipv4() { 0x0800 } else { 0x86dd }), fields[0], fields[1]]);
         if let Some(flow) = diversion.application {
             put(&mut outer, [Oxm::ip_proto(flow.protocol), source(flow.server)]);
-            put(&mut outer, flow.port.map(|port| if flow.protocol == 6 { Oxm::tcp_src(port) } else { Oxm::udp_src(port) }));
+            put(
+                &mut outer,
+                flow.port
+                    .map(|port| if flow.protocol == 6 { Oxm::tcp_src(port) } else { Oxm::udp_src(port) }),
+            );
         }
         put(&mut outer, diversion.peer.map(source));
         let gtp = PortNo::ANY;
-        let walk = Walk { view, gtp, flows, outer, inner: None, teid: None, first_octet: 0, rules: Vec::new() };
+        let walk = Walk {
+            view,
+            macs: &question.macs,
+            gtp,
+            flows,
+            outer,
+            inner: None,
+            teid: None,
+            first_octet: 0,
+            rules: Vec::new(),
+        };
         (walk, mac)
     };
     let at_target = diversion.target_address.unwrap_or(ue);

@@ -79,8 +79,11 @@ impl Journal {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(io(error)),
         };
-        let diversions = read(&text)
-            .map_err(|(line, what)| JournalError::Corrupted { path: path.to_owned(), line, what })?;
+        let diversions = read(&text).map_err(|(line, what)| JournalError::Corrupted {
+            path: path.to_owned(),
+            line,
+            what,
+        })?;
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder).map_err(io)?;
         }
@@ -92,7 +95,12 @@ impl Journal {
     ///
     /// # Errors
     /// The file cannot be written. It is then begun anew by the next change.
-    pub fn write(&mut self, set: &[Diversion], removed: &[String], all: &Diversions) -> Result<(), JournalError> {
+    pub fn write(
+        &mut self,
+        set: &[Diversion],
+        removed: &[String],
+        all: &Diversions,
+    ) -> Result<(), JournalError> {
         let io = |path: &Path, error| JournalError::Io { path: path.to_owned(), error };
         if self.changes > COMPACT_AFTER {
             self.file = begin(&self.path, all).map_err(|error| io(&self.path, error))?;
@@ -215,9 +223,17 @@ mod tests {
     fn a_damaged_file_is_an_error_with_its_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
-        let text = format!("{FORMAT}\n{}{}", line(&Change::Set(diversion("10.45.0.2"))), line(&Change::Remove("x".into())));
+        let text = format!(
+            "{FORMAT}\n{}{}",
+            line(&Change::Set(diversion("10.45.0.2"))),
+            line(&Change::Remove("x".into()))
+        );
         let damaged = text.replace("10.45.0.2", "10.45.0.9");
-        for (text, expected) in [(damaged.as_str(), "line 2: the checksum"), ("something\n", "line 1"), (&format!("{FORMAT}\nx\n"), "too short")] {
+        for (text, expected) in [
+            (damaged.as_str(), "line 2: the checksum"),
+            ("something\n", "line 1"),
+            (&format!("{FORMAT}\nx\n"), "too short"),
+        ] {
             std::fs::write(&path, text).unwrap();
             let said = Journal::open(&path).unwrap_err().to_string();
             assert!(said.contains(expected) && said.contains("remove the file"), "{said}");

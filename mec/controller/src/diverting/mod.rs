@@ -30,8 +30,8 @@ pub mod rules;
 
 use journal::{Diversions, Journal};
 use model::{Diversion, Refusal};
-use neighbours::Neighbours;
 pub use neighbours::AnchorState;
+use neighbours::Neighbours;
 use rules::{Placed, Stage};
 
 /// Most requests that wait.
@@ -175,7 +175,12 @@ struct Application {
 }
 
 /// Runs the application until it is told to stop.
-pub(crate) async fn run(config: Arc<Config>, target: Arc<dyn TargetState>, commands: Commands, context: Context) {
+pub(crate) async fn run(
+    config: Arc<Config>,
+    target: Arc<dyn TargetState>,
+    commands: Commands,
+    context: Context,
+) {
     let Context { handle, mut events, mut stop } = context;
     let (journal, diversions) = match Journal::open(&config.state) {
         Ok(opened) => opened,
@@ -253,7 +258,9 @@ impl Application {
 
     /// Answers a question for a diverted user's link-layer address with that of its anchor on SGi (DIV-6).
     fn answer(&self, datapath_id: u64, frame: &[u8], in_port: Option<openflow::PortNo>) -> bool {
-        let Some(crate::frame::Neighbour::Asked { by, target }) = crate::frame::neighbour(frame) else { return false };
+        let Some(crate::frame::Neighbour::Asked { by, target }) = crate::frame::neighbour(frame) else {
+            return false;
+        };
         let whole = |diversion: &&Diversion| {
             diversion.ue == Some(target) && diversion.application.is_none() && diversion.peer.is_none()
         };
@@ -273,7 +280,9 @@ impl Application {
         for diversion in diversions {
             let anchor = if back { &diversion.from } else { &diversion.to };
             let sgi = self.config.anchor(anchor).and_then(|anchor| anchor.sgi.as_ref());
-            let (Some(ue), Some(sgi), None, None) = (diversion.ue, sgi, diversion.application, diversion.peer) else {
+            let (Some(ue), Some(sgi), None, None) =
+                (diversion.ue, sgi, diversion.application, diversion.peer)
+            else {
                 continue;
             };
             let Some(switch) = self.config.switch(&sgi.switch) else { continue };
@@ -459,7 +468,9 @@ impl Application {
             Err(error) => {
                 let (back, gone) = self.diversions.restore(before);
                 if let Err(error) = self.journal.write(&back, &gone, &self.diversions) {
-                    self.handle.fabric().note(None, format!("the state file says more than is done: {error}"));
+                    self.handle
+                        .fabric()
+                        .note(None, format!("the state file says more than is done: {error}"));
                 }
                 Err(error.into())
             }
@@ -467,7 +478,11 @@ impl Application {
     }
 
     /// What changes in the switches.
-    fn difference(&self, removed: &[String], made: &HashMap<String, Vec<Placed>>) -> Result<Difference, Refusal> {
+    fn difference(
+        &self,
+        removed: &[String],
+        made: &HashMap<String, Vec<Placed>>,
+    ) -> Result<Difference, Refusal> {
         // How many fewer or more diversions each rule is of.
         let mut change: HashMap<Place, (&Placed, isize)> = HashMap::new();
         let old = removed.iter().chain(made.keys()).filter_map(|id| self.made.get(id)).flatten();

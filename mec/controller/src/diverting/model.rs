@@ -149,11 +149,15 @@ impl Diversion {
         if from.name == to.name {
             return contradiction("`from` and `to` are the same anchor");
         }
-        if from.address.is_ipv4() != to.address.is_ipv4() || from.address.is_ipv4() != station.address.is_ipv4() {
+        if from.address.is_ipv4() != to.address.is_ipv4()
+            || from.address.is_ipv4() != station.address.is_ipv4()
+        {
             return contradiction("the anchors and the base station have addresses of different IP versions");
         }
         if self.confirmed_by.trim().is_empty() || self.confirmed_by.len() > MAX_TEXT {
-            return contradiction("`confirmed_by` says in at most 128 octets who has confirmed the state at the target");
+            return contradiction(
+                "`confirmed_by` says in at most 128 octets who has confirmed the state at the target",
+            );
         }
         if self.tunnels.len() > MAX_TUNNELS {
             return contradiction("a user has at most 16 tunnels");
@@ -168,7 +172,9 @@ impl Diversion {
             return if is_bare && self.target_address.is_none() {
                 Ok(())
             } else {
-                contradiction("without `ue` everything is diverted; then there is no tunnel, application, peer or address")
+                contradiction(
+                    "without `ue` everything is diverted; then there is no tunnel, application, peer or address",
+                )
             };
         };
         if ue.is_unspecified() || ue.is_multicast() || ue.is_loopback() {
@@ -191,7 +197,8 @@ impl Diversion {
         if self.target_address.is_some_and(|address| address.is_ipv4() != ue.is_ipv4()) {
             return contradiction("`target_address` and `ue` have different IP versions");
         }
-        let no_downlink = self.tunnels.is_empty() || self.tunnels.iter().any(|tunnel| tunnel.downlink.is_none());
+        let no_downlink =
+            self.tunnels.is_empty() || self.tunnels.iter().any(|tunnel| tunnel.downlink.is_none());
         if (self.is_selective() || station.checks_peer) && no_downlink {
             return contradiction(
                 "`tunnels` with `downlink` are needed: downlink packets are rewritten where the target gave another address or \
@@ -199,7 +206,9 @@ impl Diversion {
             );
         }
         if self.is_selective() && (self.application.is_some() || self.peer.is_some()) {
-            return contradiction("only whole users can be moved to an anchor that gave them another address or TEID");
+            return contradiction(
+                "only whole users can be moved to an anchor that gave them another address or TEID",
+            );
         }
         Ok(())
     }
@@ -239,7 +248,9 @@ impl Diversion {
         let local = config.switch(&station.switch).map(|switch| &switch.local);
         let needed = [&self.from, &self.to, &self.base_station];
         match needed.into_iter().find(|name| !local.is_some_and(|local| local.contains_key(*name))) {
-            Some(name) => impossible(format!("Open vSwitch needs a LOCAL address that stands for `{name}` (key `local`)")),
+            Some(name) => impossible(format!(
+                "Open vSwitch needs a LOCAL address that stands for `{name}` (key `local`)"
+            )),
             None => Ok(()),
         }
     }
@@ -259,7 +270,12 @@ pub(crate) fn base_station<'a>(config: &'a Config, name: &str) -> Result<&'a Bas
     config.base_station(name).ok_or_else(|| Refusal::Unknown {
         what: "base station",
         name: name.chars().take(64).collect(),
-        known: config.base_stations.iter().map(|station| station.name.as_str()).collect::<Vec<_>>().join(", "),
+        known: config
+            .base_stations
+            .iter()
+            .map(|station| station.name.as_str())
+            .collect::<Vec<_>>()
+            .join(", "),
     })
 }
 
@@ -316,7 +332,9 @@ mod tests {
         assert!(said(json!({"base_station": "gnb1", "application": flow})).contains("extension headers"));
         assert!(said(json!({"base_station": "gnb1"})).contains("by TEID only"));
         assert!(said(json!({"to": "gw3"})).contains("stands for `gw3`"));
-        request(json!({"base_station": "gnb1", "application": flow})).check_switch(&config, Dialect::Native).unwrap();
+        request(json!({"base_station": "gnb1", "application": flow}))
+            .check_switch(&config, Dialect::Native)
+            .unwrap();
     }
 
     #[test]

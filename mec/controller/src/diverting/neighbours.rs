@@ -176,7 +176,9 @@ impl Neighbours {
             }
             self.ask(id);
         }
-        let is_dead = |state: &AnchorState| dead.iter().any(|(id, name)| *id == state.datapath_id && *name == state.name);
+        let is_dead = |state: &AnchorState| {
+            dead.iter().any(|(id, name)| *id == state.datapath_id && *name == state.name)
+        };
         if dead.is_empty() { Vec::new() } else { self.anchors().into_iter().filter(is_dead).collect() }
     }
 
@@ -184,8 +186,10 @@ impl Neighbours {
     fn ask(&mut self, datapath_id: u64) {
         let Some(switch) = self.switches.get_mut(&datapath_id) else { return };
         switch.sequence = switch.sequence.wrapping_add(1);
-        let goes = |port: &&Port| Some(port.port_no) != switch.gtp && !port.state.contains(PortState::LINK_DOWN);
-        let flood: Vec<Action> = switch.ports.iter().filter(goes).map(|port| Action::output(port.port_no)).collect();
+        let goes =
+            |port: &&Port| Some(port.port_no) != switch.gtp && !port.state.contains(PortState::LINK_DOWN);
+        let flood: Vec<Action> =
+            switch.ports.iter().filter(goes).map(|port| Action::output(port.port_no)).collect();
         let anchors = self.config.anchors.iter().map(|anchor| (Some(anchor), anchor.address, anchor.mac));
         let stations = self.config.base_stations.iter().map(|station| (None, station.address, station.mac));
         // An address may move to another station, so it is asked for again now and then.
@@ -210,7 +214,9 @@ impl Neighbours {
     pub(super) fn heard(&mut self, datapath_id: u64, data: &[u8]) -> bool {
         let Some(switch) = self.switches.get_mut(&datapath_id) else { return false };
         if let Some((source, _)) = frame::echo_response(data) {
-            let Some(anchor) = self.config.anchors.iter().find(|anchor| anchor.address == source) else { return false };
+            let Some(anchor) = self.config.anchors.iter().find(|anchor| anchor.address == source) else {
+                return false;
+            };
             let watched = switch.anchors.entry(anchor.name.clone()).or_default();
             watched.missed = 0;
             if !watched.alive {
@@ -223,7 +229,8 @@ impl Neighbours {
         let station = match frame::neighbour(data) {
             Some(Neighbour::Asked { by, target }) if target == switch.station.ip => {
                 let goes = |port: &&Port| Some(port.port_no) != switch.gtp;
-                let flood = switch.ports.iter().filter(goes).map(|port| Action::output(port.port_no)).collect();
+                let flood =
+                    switch.ports.iter().filter(goes).map(|port| Action::output(port.port_no)).collect();
                 let reply = frame::tell(switch.station, Some(by));
                 let _ = self.handle.packet_out(datapath_id, PortNo::CONTROLLER, flood, reply);
                 by

@@ -5,8 +5,9 @@
 //!
 //! **Open vSwitch** takes the tunnel off and puts a new one on. Its host must be the destination, so each anchor has a LOCAL address of
 //! its own that stands for it, and each base station one that is the source of the new tunnel, which SW-T0-M2 replaces. Further:
-//! - a match of `tun_gtpu_flags` without mask is taken for one of the bits that are set in it, so all bits that matter have a mask;
-//! - every rule of table 1 matches the flags, because the new header copies them from the packet that made the cached flow;
+//! - every rule of table 1 matches the flags, because the new header copies them from the packet that made the cached flow. Of a value
+//!   of `tun_gtpu_flags` it takes only the bits that are set, whatever the mask: so rules with more bits come first, and a rule for all
+//!   bits comes before all others, which makes a cached flow depend on each bit. (No packet has all three in practice.)
 //! - path messages come back as whole frames (`packet_type=ptap`), and are sent on as they were;
 //! - packets without Ethernet header need a match of their type.
 //!
@@ -32,6 +33,7 @@ mod classify {
 
 /// Priorities of table 1, from the highest: the narrower one first.
 mod steer {
+    pub const ALL_FLAGS: u16 = 300;
     pub const PATH: u16 = 260;
     pub const APPLICATION: u16 = 250;
     pub const PAIR: u16 = 240;
@@ -47,8 +49,8 @@ const FORWARDING: TableId = TableId(2);
 const GTPU_PORT: u16 = 2152;
 const UDP: u8 = 17;
 const G_PDU: u8 = 255;
-/// All bits of a GTP-U header's first octet but the reserved one. A mask of all ones would not be sent.
-const FLAGS_MASK: u8 = 0xf7;
+/// Version 1, GTP; with extension headers, sequence number and N-PDU number (TS 29.281 §5.1).
+const ALL_FLAGS: u8 = 0x37;
 
 /// When a rule becomes effective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -146,9 +148,13 @@ pub fn of_diversion(
         Ok::<_, NoRule>(end(name, anchor.address, anchor.mac))
     };
     let gtp = view.port(&settings.gtp_port).ok_or_else(|| {
-        missing(format!("the switch `{}` has no port `{}` (key `gtp_port`)", settings.name, settings.gtp_port))
+        missing(format!(
+            "the switch `{}` has no port `{}` (key `gtp_port`)",
+            settings.name, settings.gtp_port
+        ))
     })?;
-    let local = view.local().ok_or_else(|| missing(format!("the switch `{}` has no LOCAL port", settings.name)))?;
+    let local =
+        view.local().ok_or_else(|| missing(format!("the switch `{}` has no LOCAL port", settings.name)))?;
     let mut maker = Maker {
         diversion,
         datapath_id: settings.datapath_id,
@@ -247,9 +253,10 @@ fn tunnelled(source: Option<IpAddr>, destination: Option<IpAddr>) -> Vec<Oxm> {
 
 /// The inner header of an application's or a pair's packets, as the user sends them.
 fn inner_flow(ue: IpAddr, flow: Flow) -> Vec<Oxm> {
-    let mut fields =
-        vec![packet_type(ue), ip_src(ue), ip_dst(flow.server), Oxm::ip_proto(flow.protocol)];
-    fields.extend(flow.port.map(|port| if flow.protocol == 6 { Oxm::tcp_dst(port) } else { Oxm::udp_dst(port) }));
+    let mut fields = vec![packet_type(ue), ip_src(ue), ip_dst(flow.server), Oxm::ip_proto(flow.protocol)];
+    fields.extend(
+        flow.port.map(|port| if flow.protocol == 6 { Oxm::tcp_dst(port) } else { Oxm::udp_dst(port) }),
+    );
     fields
 }
 
@@ -298,7 +305,14 @@ impl Maker<'_> {
         self.put(stage, kind, CLASSIFICATION, priority, fields, instructions)
     }
 
-    fn steer(&mut self, stage: Stage, kind: Kind, priority: u16, fields: Vec<Oxm>, set: Vec<Oxm>) -> Result<(), NoRule> {
+    fn steer(
+        &mut self,
+        stage: Stage,
+        kind: Kind,
+        priority: u16,
+        fields: Vec<Oxm>,
+        set: Vec<Oxm>,
+    ) -> Result<(), NoRule> {
         let mut actions = set.into_iter().map(Action::set).collect::<Result<Vec<_>, _>>()?;
         actions.push(Action::output(PortNo::IN_PORT));
         self.put(stage, kind, ENCAPSULATION.0, priority, fields, Instructions::apply(actions))
@@ -361,11 +375,25 @@ impl Maker<'_> {
             fields
         };
         let (ground, entry) = (Stage::Ground, Stage::Entry);
-        self.classify(ground, Kind::T0High, classify::HIGH, vec![Oxm::in_port(gtp)], vec![], Then::Goto(ENCAPSULATION))?;
+        self.classify(
+            ground,
+            Kind::T0High,
+            classify::HIGH,
+            vec![Oxm::in_port(gtp)],
+            vec![],
+            Then::Goto(ENCAPSULATION),
+        )?;
         let m1 = tunnelled(Some(station.ip), Some(from.ip));
         self.classify(entry, Kind::T0Decapsulate, classify::MEDIUM, m1, vec![], Then::Output(PortNo::LOCAL))?;
         let m2 = local(tunnelled(Some(station.ip), None));
-        self.classify(ground, Kind::T0Encapsulated, classify::ENCAPSULATED, m2, vec![], Then::Goto(FORWARDING))?;
+        self.classify(
+            ground,
+            Kind::T0Encapsulated,
+            classify::ENCAPSULATED,
+            m2,
+            vec![],
+            Then::Goto(FORWARDING),
+        )?;
         let m2 = local(tunnelled(Some(station.ip), Some(to.ip)));
         let set = vec![Oxm::eth_dst(to_mac)];
         self.classify(ground, Kind::T0Encapsulated, classify::TARGET, m2, set, Then::Goto(FORWARDING))?;
@@ -387,7 +415,14 @@ impl Maker<'_> {
         let m1 = tunnelled(Some(to.ip), Some(station.ip));
         self.classify(entry, Kind::T0Decapsulate, classify::MEDIUM, m1, vec![], Then::Output(PortNo::LOCAL))?;
         let m2 = local(tunnelled(None, Some(station.ip)));
-        self.classify(ground, Kind::T0Encapsulated, classify::ENCAPSULATED, m2, vec![], Then::Goto(FORWARDING))?;
+        self.classify(
+            ground,
+            Kind::T0Encapsulated,
+            classify::ENCAPSULATED,
+            m2,
+            vec![],
+            Then::Goto(FORWARDING),
+        )?;
         self.steer(ground, Kind::T1Low, steer::LOW, vec![tun_dst(station.ip)], vec![tun_dst(station.ip)])?;
         for steered in downlink {
             let mut fields = vec![tun_dst(station.ip)];
@@ -405,7 +440,14 @@ impl Maker<'_> {
             let mut fields = vec![Oxm::in_port(gtp)];
             // Without a type a rule is for frames.
             fields.extend((kind != PacketType::ETHERNET).then(|| Oxm::packet_type(kind)));
-            self.classify(Stage::Ground, Kind::T0High, classify::HIGH, fields, vec![], Then::Goto(ENCAPSULATION))?;
+            self.classify(
+                Stage::Ground,
+                Kind::T0High,
+                classify::HIGH,
+                fields,
+                vec![],
+                Then::Goto(ENCAPSULATION),
+            )?;
         }
         self.ovs_way(station, from)?;
         self.ovs_source(station)?;
@@ -430,14 +472,23 @@ impl Maker<'_> {
     fn ovs_way(&mut self, source: End, destination: End) -> Result<(), NoRule> {
         let m1 = tunnelled(Some(source.ip), Some(destination.ip));
         let set = vec![ip_dst(destination.local), Oxm::eth_dst(self.host)];
-        self.classify(Stage::Entry, Kind::T0Decapsulate, classify::MEDIUM, m1, set, Then::Output(PortNo::LOCAL))?;
+        self.classify(
+            Stage::Entry,
+            Kind::T0Decapsulate,
+            classify::MEDIUM,
+            m1,
+            set,
+            Then::Output(PortNo::LOCAL),
+        )?;
         let between = [tun_src(source.ip), tun_dst(destination.local)];
-        for first_octet in 0x30..=0x37 {
+        for first_octet in 0x30..=ALL_FLAGS {
             for kind in [PacketType::IPV4, PacketType::IPV6] {
-                let mut fields = vec![Oxm::packet_type(kind), flags(first_octet)?];
+                let mut fields = vec![Oxm::packet_type(kind), Oxm::tun_gtpu_flags(first_octet)];
                 fields.extend(between);
                 let set = vec![tun_src(source.local), tun_dst(destination.ip)];
-                self.steer(Stage::Ground, Kind::T1Low, steer::LOW, fields, set)?;
+                let more_bits_first = steer::LOW + u16::from(first_octet & 7);
+                let priority = if first_octet == ALL_FLAGS { steer::ALL_FLAGS } else { more_bits_first };
+                self.steer(Stage::Ground, Kind::T1Low, priority, fields, set)?;
             }
         }
         let mac = destination.mac.ok_or_else(|| NoRule::Missing(not_known(destination.ip)))?;
@@ -459,8 +510,14 @@ impl Maker<'_> {
     }
 
     /// Open vSwitch: rules for packets that came between `old` ends, which leave between `new` ones.
-    fn ovs_steer(&mut self, stage: Stage, steered: Steered, old: (End, End), new: (End, End)) -> Result<(), NoRule> {
-        let everything = 0x30..=0x37;
+    fn ovs_steer(
+        &mut self,
+        stage: Stage,
+        steered: Steered,
+        old: (End, End),
+        new: (End, End),
+    ) -> Result<(), NoRule> {
+        let everything = 0x30..=ALL_FLAGS;
         // Sequence numbers are lost either way, so packets with and without are the same.
         let first_octets: Vec<u8> = match (self.access, self.diversion.ue) {
             (_, None) => everything.collect(),
@@ -479,10 +536,11 @@ impl Maker<'_> {
                 if !fields.iter().any(|oxm| oxm.field() == openflow::Field::PacketType) {
                     fields.push(Oxm::packet_type(*kind));
                 }
-                fields.extend([flags(first_octet)?, tun_src(old.0.ip), tun_dst(old.1.local)]);
+                fields.extend([Oxm::tun_gtpu_flags(first_octet), tun_src(old.0.ip), tun_dst(old.1.local)]);
                 let mut set = vec![tun_src(new.0.local), tun_dst(new.1.ip)];
                 set.extend(&steered.set);
-                self.steer(stage, Kind::T1High, steered.priority, fields, set)?;
+                let priority = steered.priority + u16::from(first_octet & 7);
+                self.steer(stage, Kind::T1High, priority, fields, set)?;
             }
         }
         Ok(())
@@ -491,19 +549,31 @@ impl Maker<'_> {
     /// The switch on SGi or N6: the user's packets go to the new anchor, with the address that it gave (DIV-6).
     fn return_path(&mut self, config: &Config) -> Result<(), NoRule> {
         let side = |name: &str| config.anchor(name).and_then(|anchor| anchor.sgi.as_ref());
-        let (Some(from), Some(to)) = (side(&self.diversion.from), side(&self.diversion.to)) else { return Ok(()) };
+        let (Some(from), Some(to)) = (side(&self.diversion.from), side(&self.diversion.to)) else {
+            return Ok(());
+        };
         let Some(switch) = config.switch(&to.switch) else { return Ok(()) };
         self.datapath_id = switch.datapath_id;
         let (stage, medium, on) = (Stage::Return, classify::MEDIUM, Then::Goto(FORWARDING));
         let towards = vec![Oxm::eth_dst(to.mac)];
         let Some(ue) = self.diversion.ue else {
-            return self.classify(stage, Kind::SgiDown, medium - 1, vec![Oxm::eth_dst(from.mac)], towards, on);
+            return self.classify(
+                stage,
+                Kind::SgiDown,
+                medium - 1,
+                vec![Oxm::eth_dst(from.mac)],
+                towards,
+                on,
+            );
         };
         let mut down = to_ip(ue);
         match (self.diversion.application, self.diversion.peer) {
             (Some(flow), _) => {
                 down.extend([ip_src(flow.server), Oxm::ip_proto(flow.protocol)]);
-                down.extend(flow.port.map(|port| if flow.protocol == 6 { Oxm::tcp_src(port) } else { Oxm::udp_src(port) }));
+                down.extend(
+                    flow.port
+                        .map(|port| if flow.protocol == 6 { Oxm::tcp_src(port) } else { Oxm::udp_src(port) }),
+                );
                 return self.classify(stage, Kind::SgiDown, medium + 2, down, towards, on);
             }
             (None, Some(peer)) => {
@@ -522,7 +592,9 @@ impl Maker<'_> {
         self.classify(stage, Kind::SgiDown, medium, down, set, on)?;
         let question = match ue {
             IpAddr::V4(ue) => vec![Oxm::eth_type(0x0806), Oxm::arp_op(1), Oxm::arp_tpa(ue)],
-            IpAddr::V6(ue) => vec![Oxm::eth_type(0x86dd), Oxm::ip_proto(58), Oxm::icmpv6_type(135), Oxm::ipv6_nd_target(ue)],
+            IpAddr::V6(ue) => {
+                vec![Oxm::eth_type(0x86dd), Oxm::ip_proto(58), Oxm::icmpv6_type(135), Oxm::ipv6_nd_target(ue)]
+            }
         };
         self.classify(stage, Kind::SgiNeighbour, medium, question, vec![], Then::Output(PortNo::CONTROLLER))
     }
@@ -533,10 +605,6 @@ impl Maker<'_> {
 enum Then {
     Output(PortNo),
     Goto(TableId),
-}
-
-fn flags(first_octet: u8) -> Result<Oxm, Code> {
-    Oxm::tun_gtpu_flags(first_octet).masked(FLAGS_MASK)
 }
 
 fn not_known(address: IpAddr) -> String {

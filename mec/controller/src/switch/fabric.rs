@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use net::time;
 use openflow::{
-    Action, FlowRemoved, FlowRemovedReason, FlowStats, Message, PacketIn, PacketOut, Port, PortNo, PortReason,
-    PortState, PortStatus,
+    Action, FlowRemoved, FlowRemovedReason, FlowStats, Message, PacketIn, PacketOut, Port, PortNo,
+    PortReason, PortState, PortStatus,
 };
 use serde::Serialize;
 use telemetry::counters::{Counter, Family};
@@ -287,8 +287,7 @@ impl Fabric {
         }
         switch.dialect = joining.dialect;
         switch.software = joining.software;
-        switch.ports =
-            joining.ports.into_iter().take(MAX_PORTS).map(|port| (port.port_no, port)).collect();
+        switch.ports = joining.ports.into_iter().take(MAX_PORTS).map(|port| (port.port_no, port)).collect();
         let view = switch.view(datapath_id);
         state.note(Some(datapath_id), format!("connected: {}", view.software));
         state.tell_all(|| Event::SwitchUp(view.clone()));
@@ -371,8 +370,12 @@ impl Fabric {
         let mut state = self.state();
         let behind = std::mem::take(&mut state.behind);
         let applications: Vec<App> = if all { App::ALL.to_vec() } else { behind };
-        let connected: Vec<u64> =
-            state.switches.iter().filter(|(_, switch)| switch.connection.is_some()).map(|(id, _)| *id).collect();
+        let connected: Vec<u64> = state
+            .switches
+            .iter()
+            .filter(|(_, switch)| switch.connection.is_some())
+            .map(|(id, _)| *id)
+            .collect();
         for app in applications {
             for id in &connected {
                 state.tell(app, Event::Audit(*id));
@@ -428,7 +431,10 @@ impl Switch {
 
     /// Another application's rule of the same key.
     fn owner(&self, app: App, key: &RuleKey) -> Option<App> {
-        self.wanted.iter().find(|(other, rules)| **other != app && rules.contains_key(key)).map(|(app, _)| *app)
+        self.wanted
+            .iter()
+            .find(|(other, rules)| **other != app && rules.contains_key(key))
+            .map(|(app, _)| *app)
     }
 }
 
@@ -597,8 +603,7 @@ impl Handle {
         data: Vec<u8>,
     ) -> Result<(), SwitchError> {
         let connection = self.fabric.connection(datapath_id).ok_or(SwitchError::Gone)?;
-        let packet =
-            PacketOut { buffer_id: openflow::BufferId::NO_BUFFER, in_port, actions, data };
+        let packet = PacketOut { buffer_id: openflow::BufferId::NO_BUFFER, in_port, actions, data };
         connection.tell(&Message::PacketOut(packet))
     }
 }

@@ -100,8 +100,13 @@ async fn connection(stream: TcpStream, fabric: &Arc<Fabric>, echo: Duration) -> 
         }
     });
     let (hello, said) = oneshot::channel();
-    let mut session =
-        Session { connection: &connection, fabric, hello: Some(hello), datapath_id: None, heard: time::now() };
+    let mut session = Session {
+        connection: &connection,
+        fabric,
+        hello: Some(hello),
+        datapath_id: None,
+        heard: time::now(),
+    };
     let ended = tokio::select! {
         ended = session.run(&mut read, said, echo) => ended,
         () = connection.closing() => Ended::Told,

@@ -11,8 +11,10 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use controller::{Config, Controller};
 use net::link::{Cidr, Links};
@@ -20,8 +22,11 @@ use net::netns::NetNs;
 use net::process::{Child, Command};
 use net::time::{self, Duration};
 use net::udp::{self, UdpSocket};
+use nix::sys::socket::{self, AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType};
 use packet::gtpu;
 use serde_json::{Value, json};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -54,11 +59,21 @@ pub async fn until<T>(what: &str, mut is_so: impl AsyncFnMut() -> Option<T>) -> 
     }
 }
 
-/// An endpoint of GTP-U: base station or anchor, in a namespace with one interface `n3`.
+/// An endpoint of GTP-U: base station or anchor, in a namespace with one interface `n3`. Its task answers the controller's echoes.
 pub struct Endpoint {
     pub namespace: NetNs,
     pub address: IpAddr,
-    pub socket: Arc<UdpSocket>,
+    socket: Arc<UdpSocket>,
+    received: tokio::sync::Mutex<mpsc::UnboundedReceiver<(Vec<u8>, SocketAddr)>>,
+    /// Whether it answers echoes.
+    pub answers: Arc<AtomicBool>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 impl Endpoint {
@@ -68,7 +83,46 @@ impl Endpoint {
             .enter(|| udp::bind_std(SocketAddr::new(address, 2152), udp::Options::default()).unwrap())
             .unwrap();
         let socket = Arc::new(UdpSocket::from_std(socket).unwrap());
-        Endpoint { namespace, address, socket }
+        let (sender, received) = mpsc::unbounded_channel();
+        let answers = Arc::new(AtomicBool::new(true));
+        let (own, answering) = (socket.clone(), answers.clone());
+        // Open vSwitch's UDP checksums of what it encapsulates are wrong, so the kernel would drop it. A raw socket gets it before that.
+        let raw = || {
+            socket::socket(AddressFamily::Inet, SockType::Raw, SockFlag::SOCK_NONBLOCK, SockProtocol::Udp)
+                .unwrap()
+        };
+        let raw = AsyncFd::new(namespace.enter(raw).unwrap()).unwrap();
+        let task = tokio::spawn(async move {
+            let mut buffer = [0; 2048];
+            loop {
+                let mut ready = raw.readable().await.unwrap();
+                let receive = |raw: &AsyncFd<OwnedFd>| {
+                    socket::recv(raw.as_raw_fd(), &mut buffer, MsgFlags::empty())
+                        .map_err(std::io::Error::from)
+                };
+                let Ok(Ok(length)) = ready.try_io(receive) else { continue };
+                let Ok(packet) = packet::ipv4::Packet::new(&buffer[..length]) else { continue };
+                let Ok(datagram) = packet::transport::Udp::new(packet.payload()) else { continue };
+                if datagram.destination_port() != 2152 {
+                    continue;
+                }
+                let (octets, from) = (
+                    datagram.payload().to_vec(),
+                    SocketAddr::new(packet.source().into(), datagram.source_port()),
+                );
+                let of_controller = from.ip().to_string().starts_with("10.0.0.25");
+                match gtpu::decode(&octets) {
+                    Ok(Some(gtpu::Signalling::EchoRequest { sequence })) if of_controller => {
+                        if answering.load(Relaxed) {
+                            let response = gtpu::Signalling::EchoResponse { sequence }.build();
+                            let _ = own.send_to(&response, from).await;
+                        }
+                    }
+                    _ => _ = sender.send((octets, from)),
+                }
+            }
+        });
+        Endpoint { namespace, address, socket, received: tokio::sync::Mutex::new(received), answers, task }
     }
 
     /// Sends a datagram to another endpoint.
@@ -76,44 +130,20 @@ impl Endpoint {
         self.socket.send_to(octets, SocketAddr::new(to.address, 2152)).await.unwrap();
     }
 
-    /// The next datagram that is no Echo Request of the controller, which it answers on the way.
+    /// The next datagram.
     pub async fn receive(&self) -> (Vec<u8>, SocketAddr) {
-        time::timeout(PATIENCE, async {
-            loop {
-                if let Some(received) = self.next().await {
-                    return received;
-                }
-            }
-        })
-        .await
-        .expect("a datagram comes")
+        let mut received = self.received.lock().await;
+        time::timeout(PATIENCE, received.recv()).await.expect("a datagram comes").unwrap()
     }
 
-    /// Datagrams within a time; echoes of the controller are answered.
-    pub async fn receive_for(&self, how_long: Duration) -> Vec<Vec<u8>> {
+    /// What has come so far, and comes within a moment.
+    pub async fn drain(&self) -> Vec<Vec<u8>> {
+        let mut received = self.received.lock().await;
         let mut all = Vec::new();
-        let _ = time::timeout(how_long, async {
-            loop {
-                if let Some((octets, _)) = self.next().await {
-                    all.push(octets);
-                }
-            }
-        })
-        .await;
-        all
-    }
-
-    async fn next(&self) -> Option<(Vec<u8>, SocketAddr)> {
-        let mut buffer = [0; 2048];
-        let (length, from) = self.socket.recv_from(&mut buffer).await.unwrap();
-        let octets = buffer[..length].to_vec();
-        let of_controller = from.ip().to_string().starts_with("10.0.0.25");
-        if let (true, Ok(Some(gtpu::Signalling::EchoRequest { sequence }))) = (of_controller, gtpu::decode(&octets)) {
-            let response = gtpu::Signalling::EchoResponse { sequence }.build();
-            let _ = self.socket.send_to(&response, from).await;
-            return None;
+        while let Ok(Some((octets, _))) = time::timeout(Duration::from_millis(100), received.recv()).await {
+            all.push(octets);
         }
-        Some((octets, from))
+        all
     }
 }
 
@@ -160,18 +190,45 @@ impl Switch {
             bridge: "br0",
             processes: Vec::new(),
         };
-        switch.run("ovsdb-tool", &["create", &switch.path("conf.db"), "/usr/share/openvswitch/vswitch.ovsschema"]).await;
+        switch
+            .run(
+                "ovsdb-tool",
+                &["create", &switch.path("conf.db"), "/usr/share/openvswitch/vswitch.ovsschema"],
+            )
+            .await;
         switch.start_database().await;
         switch.vsctl(&["--no-wait", "init"]).await;
         switch.start_daemon().await;
         let id = format!("other-config:datapath-id={datapath_id:016x}");
-        let bridge = ["--", "set", "bridge", "br0", "datapath_type=netdev", "protocols=OpenFlow13", "fail_mode=secure", &id];
+        let bridge = [
+            "--",
+            "set",
+            "bridge",
+            "br0",
+            "datapath_type=netdev",
+            "protocols=OpenFlow13",
+            "fail_mode=secure",
+            &id,
+        ];
         switch.vsctl(&[&["add-br", "br0"], &bridge[..]].concat()).await;
-        let options = ["options:remote_ip=flow", "options:local_ip=flow", "options:key=flow", "options:packet_type=ptap"];
-        let port = ["add-port", "br0", "gtp", "--", "set", "interface", "gtp", "type=gtpu", "ofport_request=100"];
+        let options = [
+            "options:remote_ip=flow",
+            "options:local_ip=flow",
+            "options:key=flow",
+            "options:packet_type=ptap",
+        ];
+        let port =
+            ["add-port", "br0", "gtp", "--", "set", "interface", "gtp", "type=gtpu", "ofport_request=100"];
         switch.vsctl(&[&port[..], &options[..]].concat()).await;
         switch.vsctl(&["set-controller", "br0", &format!("tcp:{controller}")]).await;
-        let fast = ["set", "controller", "br0", "max_backoff=1000", "inactivity_probe=5000"];
+        let fast = [
+            "set",
+            "controller",
+            "br0",
+            "max_backoff=1000",
+            "inactivity_probe=5000",
+            "connection_mode=out-of-band",
+        ];
         switch.vsctl(&fast).await;
         switch
     }
@@ -271,28 +328,37 @@ pub struct Edge {
     pub switches: Vec<Switch>,
     pub enb1: Endpoint,
     pub enb2: Endpoint,
-    pub gw1: Arc<Endpoint>,
-    pub gw2: Arc<Endpoint>,
+    pub gw1: Endpoint,
+    pub gw2: Endpoint,
     pub config: Config,
     pub controller: Option<Controller>,
+    /// Addresses and link-layer addresses of all ends.
+    pub neighbours: Vec<(String, String)>,
     folder: tempfile::TempDir,
     state: std::path::PathBuf,
 }
 
-/// Runs a test in the namespace of the controller.
-pub fn run<F: Future<Output = ()> + Send + 'static>(test: impl FnOnce(NetNs) -> F) {
+/// Runs a test in the namespace of the controller, on one thread.
+pub fn run<F: Future<Output = ()>>(test: impl FnOnce(NetNs) -> F + Send) {
     if !is_possible() {
         return;
     }
     let home = NetNs::new().unwrap();
-    let runtime = home.runtime(2).unwrap();
-    let test = test(home);
-    runtime.block_on(async { tokio::spawn(test).await.unwrap() });
-    runtime.shutdown_timeout(Duration::from_secs(1));
+    let own = home.clone();
+    let on_thread = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(test(own));
+    };
+    home.enter(on_thread).unwrap();
 }
 
-const LOCAL: [(&str, &str); 4] =
-    [("gw1", "10.0.0.101"), ("gw2", "10.0.0.102"), ("enb1", "10.0.0.111"), ("enb2", "10.0.0.112")];
+const LOCAL: [(&str, &str); 5] = [
+    ("gw1", "10.0.0.101"),
+    ("gw2", "10.0.0.102"),
+    ("gw3", "10.0.0.103"),
+    ("enb1", "10.0.0.111"),
+    ("enb2", "10.0.0.112"),
+];
 
 impl Edge {
     /// Builds it; `two`: with a second switch.
@@ -332,8 +398,8 @@ impl Edge {
         };
         let enb1 = station("enb1", "10.0.0.1", 0).await;
         let enb2 = station("enb2", "10.0.0.2", count as usize - 1).await;
-        let gw1 = Arc::new(station("gw1", "10.0.0.11", 0).await);
-        let gw2 = Arc::new(station("gw2", "10.0.0.12", 0).await);
+        let gw1 = station("gw1", "10.0.0.11", 0).await;
+        let gw2 = station("gw2", "10.0.0.12", 0).await;
         if two {
             wire(&spaces[0], "link", &spaces[1], "link").await;
             for switch in &switches {
@@ -348,10 +414,15 @@ impl Edge {
             let addresses: Vec<String> = LOCAL.iter().map(|(_, address)| local_at(address, number)).collect();
             let texts: Vec<&str> = addresses.iter().map(String::as_str).collect();
             switch.local(&texts, &neighbours).await;
-            let local: serde_json::Map<String, Value> =
-                LOCAL.iter().map(|(name, _)| (*name).to_owned()).zip(addresses.iter().map(|a| json!(a))).collect();
-            own.push(json!({"name": format!("edge{}", number + 1), "datapath_id": number + 1, "place": "access",
-                "probe": format!("10.0.0.25{number}"), "local": local}));
+            let local: serde_json::Map<String, Value> = LOCAL
+                .iter()
+                .map(|(name, _)| (*name).to_owned())
+                .zip(addresses.iter().map(|a| json!(a)))
+                .collect();
+            own.push(
+                json!({"name": format!("edge{}", number + 1), "datapath_id": number + 1, "place": "access",
+                "probe": format!("10.0.0.25{number}"), "local": local}),
+            );
         }
         let second = if two { "edge2" } else { "edge1" };
         let mut config = json!({
@@ -367,10 +438,10 @@ impl Edge {
         });
         change(&mut config);
         let config: Config = serde_json::from_value(config).unwrap();
-        Edge { switches, enb1, enb2, gw1, gw2, config, controller: None, folder, state }
+        Edge { switches, enb1, enb2, gw1, gw2, config, controller: None, neighbours, folder, state }
     }
 
-    /// Starts the controller and waits until the anchors answer. Those who answer are the tasks of [`Edge::answering`].
+    /// Starts the controller and waits until the anchors answer.
     pub async fn control(&mut self) {
         self.controller = Some(Controller::start(self.config.clone()).await.unwrap());
         until("connected", async || {
@@ -379,9 +450,6 @@ impl Edge {
         })
         .await;
         until("anchors alive", async || {
-            // They answer while they are waited for.
-            let short = Duration::from_millis(50);
-            tokio::join!(self.gw1.receive_for(short), self.gw2.receive_for(short));
             let anchors = self.get("/v1/anchors").await;
             let anchors = anchors["anchors"].as_array()?;
             let up = |name: &str| anchors.iter().filter(|a| a["name"] == name).all(|a| a["alive"] == true);
@@ -413,6 +481,14 @@ impl Edge {
         .await
     }
 
+    /// As [`Edge::divert`], and waits until the target answers.
+    pub async fn divert_when_alive(&self, body: Value) {
+        until("diverted", async || {
+            (self.call("POST", "/v1/diversions", Some(body.clone())).await.0 == 200).then_some(())
+        })
+        .await;
+    }
+
     pub fn state(&self) -> &Path {
         &self.state
     }
@@ -430,13 +506,13 @@ async fn wire(a: &NetNs, name: &str, b: &NetNs, far: &str) {
     for (space, name) in [(a, name), (b, far)] {
         Links::in_ns(space).unwrap().up(name).await.unwrap();
         let name = name.to_owned();
-        space.enter(move || pktio::af_xdp::device::Device::named(&name).unwrap().send_whole_frames().unwrap()).unwrap();
+        space
+            .enter(move || pktio::af_xdp::device::Device::find(&name).unwrap().send_whole_frames().unwrap())
+            .unwrap();
     }
 }
 
 fn mac_of(space: &NetNs) -> String {
-    let interfaces = space.enter(|| net::link::local_addresses().unwrap()).unwrap();
-    let _ = interfaces;
-    let device = space.enter(|| pktio::af_xdp::device::Device::named("n3").unwrap()).unwrap();
-    device.mac().map(|octet| format!("{octet:02x}")).join(":")
+    let device = space.enter(|| pktio::af_xdp::device::Device::find("n3").unwrap()).unwrap();
+    device.mac.map(|octet| format!("{octet:02x}")).join(":")
 }

@@ -50,7 +50,9 @@ impl Captures {
         }
         let [one, other] = &seen[..] else { anyhow::bail!("captures on two sides are compared") };
         let only = |one: &Frames, other: &Frames| -> usize {
-            one.iter().map(|(frame, count)| count.saturating_sub(other.get(frame).copied().unwrap_or(0))).sum()
+            one.iter()
+                .map(|(frame, count)| count.saturating_sub(other.get(frame).copied().unwrap_or(0)))
+                .sum()
         };
         let differing = only(one, other) + only(other, one);
         Ok(Compared { same: one.values().sum::<usize>() - only(one, other), differing })
