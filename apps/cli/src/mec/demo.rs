@@ -182,11 +182,11 @@ async fn wait_for_the_controller(lab: &mut Lab) -> anyhow::Result<()> {
 async fn controller_is_ready(lab: &Lab) -> anyhow::Result<Option<String>> {
     let switches = lab.controller("GET", "/v1/switches", None).await?;
     let anchors = lab.controller("GET", "/v1/anchors", None).await?;
-    let are_all = |list: &Value, member: &str| {
-        let list = list.as_array().map(Vec::as_slice).unwrap_or_default();
+    let are_all = |answer: &Value, what: &str, member: &str| {
+        let list = answer[what].as_array().map(Vec::as_slice).unwrap_or_default();
         list.len() == 2 && list.iter().all(|entry| entry[member] == true)
     };
-    let ready = are_all(&switches, "connected") && are_all(&anchors, "answers");
+    let ready = are_all(&switches, "switches", "connected") && are_all(&anchors, "anchors", "alive");
     Ok((!ready).then(|| format!("{switches} {anchors}")))
 }
 
