@@ -164,7 +164,7 @@ fn what_the_switch_is() {
         assert!(features.contains(part), "{part}: {features}");
     }
     let groups = switch.run(&["dump-group-features"], &[], "");
-    assert!(groups.contains("All:") && groups.contains("Fast failover:"), "{groups}");
+    assert!(groups.contains("all group:") && groups.contains("fast failover group:"), "{groups}");
     assert!(switch.run(&["probe"], &[], "").is_empty());
 }
 
