@@ -277,8 +277,10 @@ fn open_vswitch_sends_packets_by_the_same_ports() {
         // Each priority once in a table: which of two equal ones wins is nobody's business.
         let rules: Vec<_> =
             (0..4u8).flat_map(|table| (1..12).map(move |priority| (table, priority))).collect();
-        let rules: Vec<_> =
+        let mut rules: Vec<_> =
             rules.into_iter().map(|(table, priority)| numbers.rule(table, priority)).collect();
+        // A packet that no entry matches is dropped, whatever its action set says (§5.4). Open vSwitch executes the set.
+        rules.extend((0..4).map(|table| add(table, 0, [], Instructions::default())));
         oracle.install(&rules);
         let live = PORTS.iter().map(|port| (*port, true)).collect();
         let mut pipeline = Pipeline::new(Limits::default(), Ports { live, gtp: None });
