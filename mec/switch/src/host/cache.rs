@@ -11,7 +11,7 @@ use foldhash::fast::RandomState;
 use crate::pipeline::Pipeline;
 use crate::pipeline::field::{Mask, WORDS};
 use crate::pipeline::parse::Headers;
-use crate::pipeline::trace::{Consulted, Trace};
+use crate::pipeline::trace::{Dropped, Step, Trace};
 
 /// Translations of one worker; more make it forget all.
 const MAX_ENTRIES: usize = 1 << 17;
@@ -20,13 +20,31 @@ const MAX_KINDS: usize = 64;
 /// Look-ups after which the tables are put in the order of their use.
 const REORDER: u32 = 1 << 14;
 
-/// A remembered translation.
+/// A remembered translation: what a packet needs of it, in one cache line.
 #[derive(Debug)]
-pub struct Entry {
-    /// The translation.
-    pub trace: Trace,
+struct Entry {
+    version: u64,
     packets: u64,
     bytes: u64,
+    dropped: Option<Dropped>,
+    steps: Box<[Step]>,
+}
+
+/// A translation that no longer holds, with the packets that it has not been told of.
+#[derive(Debug)]
+pub struct Stale {
+    trace: Trace,
+    packets: u64,
+    bytes: u64,
+}
+
+impl Stale {
+    /// Brings its packets to the counters.
+    pub fn count(&self, pipeline: &Pipeline, now_ns: u64) {
+        if self.packets > 0 {
+            self.trace.count(pipeline, self.packets, self.bytes, now_ns);
+        }
+    }
 }
 
 /// The words that translations of one kind have consulted.
@@ -43,7 +61,9 @@ struct Kind {
 #[derive(Debug, Default)]
 pub struct Cache {
     kinds: Vec<Kind>,
-    entries: Vec<Option<Entry>>,
+    entries: Vec<Entry>,
+    /// The rest of each translation: none of a free entry.
+    traces: Vec<Option<Trace>>,
     free: Vec<u32>,
     /// Those with packets that are not in the entries' counters yet.
     dirty: Vec<u32>,
@@ -63,10 +83,8 @@ impl Key {
     #[inline]
     fn new(outer: &Mask, inner: &Mask, headers: &Headers) -> Key {
         let mut key = Key([0; 2 * WORDS], outer.len() + inner.len());
-        let mut words = [0; WORDS];
-        key.0[..outer.len()].copy_from_slice(outer.apply(&headers.outer, &mut words));
-        key.0[outer.len()..outer.len() + inner.len()]
-            .copy_from_slice(inner.apply(&headers.inner, &mut words));
+        outer.apply(&headers.outer, &mut key.0);
+        inner.apply(&headers.inner, &mut key.0[outer.len()..]);
         key
     }
 
@@ -77,44 +95,35 @@ impl Key {
 }
 
 impl Cache {
-    /// The translation of a packet with these headers and `bytes` octets, which is counted. `translate` makes it if there is
-    /// none of this version; it may find that there is a newer version.
+    /// What becomes of a packet with these headers and `bytes` octets, which is counted: the steps, and why it is dropped if it
+    /// is. `translate` translates it if no translation of this version is known, and sets the version to that of its own.
     #[inline]
     pub fn look_up(
         &mut self,
         headers: &Headers,
         bytes: usize,
         version: &mut u64,
-        pipeline: impl FnOnce(&mut u64, Option<Entry>) -> Trace,
-    ) -> &Trace {
-        let known = self.find(headers);
-        let at = match known {
-            Some((_, at)) if self.is_current(at, *version) => {
+        translate: impl FnOnce(&mut u64, Option<Stale>) -> Trace,
+    ) -> (&[Step], Option<Dropped>) {
+        let at = match self.find(headers) {
+            Some((_, at)) if self.entries[at as usize].version == *version => {
                 self.hits += 1;
                 at
             }
             known => {
                 self.misses += 1;
                 let stale = known.and_then(|(kind, at)| self.take(kind, at, headers));
-                let trace = pipeline(version, stale);
+                let trace = translate(version, stale);
                 self.insert(headers, trace)
             }
         };
         let entry = &mut self.entries[at as usize];
-        if let Some(entry) = entry {
-            if entry.packets == 0 {
-                self.dirty.push(at);
-            }
-            entry.packets += 1;
-            entry.bytes += bytes as u64;
+        if entry.packets == 0 {
+            self.dirty.push(at);
         }
-        // An entry has just been found or put there.
-        self.entries[at as usize].as_ref().map(|entry| &entry.trace).unwrap_or(&EMPTY)
-    }
-
-    #[inline]
-    fn is_current(&self, at: u32, version: u64) -> bool {
-        self.entries[at as usize].as_ref().is_some_and(|entry| entry.trace.version == version)
+        entry.packets += 1;
+        entry.bytes += bytes as u64;
+        (&entry.steps, entry.dropped)
     }
 
     #[inline]
@@ -136,31 +145,46 @@ impl Cache {
         None
     }
 
-    fn take(&mut self, kind: usize, at: u32, headers: &Headers) -> Option<Entry> {
+    fn take(&mut self, kind: usize, at: u32, headers: &Headers) -> Option<Stale> {
         let kind = &mut self.kinds[kind];
         kind.known.remove(Key::new(&kind.outer, &kind.inner, headers).words());
         self.free.push(at);
-        self.entries[at as usize].take()
+        let entry = &mut self.entries[at as usize];
+        let (packets, bytes) = (std::mem::take(&mut entry.packets), std::mem::take(&mut entry.bytes));
+        Some(Stale { trace: self.traces[at as usize].take()?, packets, bytes })
     }
 
-    fn insert(&mut self, headers: &Headers, trace: Trace) -> u32 {
-        let Consulted { outer, inner } = &trace.consulted;
-        let (outer, inner) = (Mask::of(outer), Mask::of(inner));
-        let at = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(None);
-            (self.entries.len() - 1) as u32
-        });
-        let kind = match self.kinds.iter_mut().position(|kind| kind.outer == outer && kind.inner == inner) {
-            Some(number) => &mut self.kinds[number],
+    fn insert(&mut self, headers: &Headers, mut trace: Trace) -> u32 {
+        let (outer, inner) = (Mask::of(&trace.consulted.outer), Mask::of(&trace.consulted.inner));
+        let number = match self.kinds.iter().position(|kind| kind.outer == outer && kind.inner == inner) {
+            Some(number) => number,
             None => {
                 self.kinds.push(Kind { outer, inner, known: HashMap::default(), hits: 0 });
-                let last = self.kinds.len() - 1;
-                &mut self.kinds[last]
+                self.kinds.len() - 1
             }
         };
+        let steps = std::mem::take(&mut trace.steps).into_boxed_slice();
+        let entry = Entry { version: trace.version, packets: 0, bytes: 0, dropped: trace.dropped, steps };
+        let at = match self.free.pop() {
+            Some(at) => {
+                (self.entries[at as usize], self.traces[at as usize]) = (entry, Some(trace));
+                at
+            }
+            None => {
+                self.entries.push(entry);
+                self.traces.push(Some(trace));
+                (self.entries.len() - 1) as u32
+            }
+        };
+        let kind = &mut self.kinds[number];
         let key = Key::new(&kind.outer, &kind.inner, headers);
-        kind.known.insert(key.words().into(), at);
-        self.entries[at as usize] = Some(Entry { trace, packets: 0, bytes: 0 });
+        if let Some(old) = kind.known.insert(key.words().into(), at)
+            && self.entries[old as usize].packets == 0
+        {
+            // Of an earlier version, and hidden by a translation of another kind so far.
+            self.traces[old as usize] = None;
+            self.free.push(old);
+        }
         at
     }
 
@@ -174,6 +198,7 @@ impl Cache {
         self.count(pipeline, now_ns);
         self.kinds.clear();
         self.entries.clear();
+        self.traces.clear();
         self.free.clear();
         self.overflows += 1;
     }
@@ -186,8 +211,11 @@ impl Cache {
     /// Brings the packets to the entries' counters.
     pub fn count(&mut self, pipeline: &Pipeline, now_ns: u64) {
         for at in self.dirty.drain(..) {
-            if let Some(entry) = &mut self.entries[at as usize] {
-                entry.count(pipeline, now_ns);
+            let (entry, trace) = (&mut self.entries[at as usize], &self.traces[at as usize]);
+            let (packets, bytes) = (std::mem::take(&mut entry.packets), std::mem::take(&mut entry.bytes));
+            // One that has been replaced meanwhile may be here twice.
+            if let Some(trace) = trace.as_ref().filter(|_| packets > 0) {
+                trace.count(pipeline, packets, bytes, now_ns);
             }
         }
     }
@@ -207,24 +235,3 @@ impl Cache {
         self.kinds.len()
     }
 }
-
-impl Entry {
-    /// Brings its packets to the counters.
-    pub fn count(&mut self, pipeline: &Pipeline, now_ns: u64) {
-        if self.packets > 0 {
-            self.trace.count(pipeline, self.packets, self.bytes, now_ns);
-            (self.packets, self.bytes) = (0, 0);
-        }
-    }
-}
-
-/// What a packet without translation would get, if there were one.
-static EMPTY: Trace = Trace {
-    steps: Vec::new(),
-    rules: Vec::new(),
-    tables: Vec::new(),
-    groups: Vec::new(),
-    consulted: Consulted { outer: [0; WORDS], inner: [0; WORDS] },
-    dropped: None,
-    version: 0,
-};

@@ -11,7 +11,7 @@ use pktio::{Pool, Sent, VECTOR, Vector};
 use telemetry::DropReason;
 use telemetry::worker::Drops;
 
-use super::cache::Cache;
+use super::cache::{Cache, Stale};
 use crate::core::Switch;
 use crate::pipeline::parse::{Headers, Layout};
 use crate::pipeline::rewrite::{self, Exit, Sink};
@@ -204,24 +204,24 @@ impl Graph for SwitchGraph {
             let frame = frame.packet_mut();
             bytes += frame.len();
             let headers = Headers::parse(frame, in_port);
-            let translate = |version: &mut u64, stale: Option<super::cache::Entry>| {
+            let translate = |version: &mut u64, stale: Option<Stale>| {
                 let pipeline = switch.pipeline();
-                if let Some(mut stale) = stale {
+                if let Some(stale) = stale {
                     stale.count(&pipeline, now_ns);
                 }
                 // From here on no packet is treated by older entries.
                 *version = pipeline.version();
                 pipeline.trace(&headers.outer, &headers.inner)
             };
-            let trace = self.cache.look_up(&headers, frame.len(), &mut self.version, translate);
-            if let Some(dropped) = trace.dropped {
+            let (steps, dropped) = self.cache.look_up(&headers, frame.len(), &mut self.version, translate);
+            if let Some(dropped) = dropped {
                 self.drops.count(reason(dropped));
                 continue;
             }
             let layout = &headers.layout;
             let (outputs, copies, drops) = (&mut self.outputs, &mut self.copies[..], &*self.drops);
             let mut exits = Exits { at, switch, outputs, copies, drops, layout };
-            rewrite::execute(&trace.steps, frame, layout, &mut exits);
+            rewrite::execute(steps, frame, layout, &mut exits);
         }
         let counts = &switch.ports()[input].counts;
         counts.rx_packets.fetch_add(vector.len() as u64, Relaxed);

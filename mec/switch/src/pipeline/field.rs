@@ -67,9 +67,52 @@ const fn place(field: Field) -> Option<Place> {
     Some(Place { word, shift })
 }
 
+/// A field's place with the bits that it has there.
+#[derive(Clone, Copy)]
+pub struct Spot {
+    word: usize,
+    shift: u32,
+    bits: u128,
+}
+
+impl Spot {
+    /// Writes a field of at most 64 bits into a place that is zero, as is all of a new key.
+    #[inline(always)]
+    pub fn put(self, words: &mut Words, value: u64) {
+        words[self.word] |= value << self.shift;
+    }
+
+    /// The same for a field of 128 bits.
+    #[inline(always)]
+    pub fn put_long(self, words: &mut Words, value: u128) {
+        words[self.word] = (value >> 64) as u64;
+        words[self.word + 1] = value as u64;
+    }
+}
+
+/// The place of a field that matches may have.
+pub const fn spot(field: Field) -> Spot {
+    match place(field) {
+        Some(Place { word, shift }) => Spot { word, shift, bits: field.all_bits() },
+        // Nothing is written, and zero is read.
+        None => Spot { word: 0, shift: 0, bits: 0 },
+    }
+}
+
+/// The places of all fields, by their numbers.
+static SPOTS: [Spot; Field::ALL.len()] = {
+    let mut spots = [Spot { word: 0, shift: 0, bits: 0 }; Field::ALL.len()];
+    let mut number = 0;
+    while number < spots.len() {
+        spots[Field::ALL[number] as usize] = spot(Field::ALL[number]);
+        number += 1;
+    }
+    spots
+};
+
 /// Whether matches and actions may have the field.
 pub fn is_known(field: Field) -> bool {
-    place(field).is_some()
+    SPOTS[field as usize].bits != 0
 }
 
 /// Whether this switch can write the field into packets.
@@ -87,22 +130,26 @@ pub fn can_be_set(field: Field) -> bool {
 }
 
 /// Reads a field.
+#[inline]
 pub fn get(words: &Words, field: Field) -> u128 {
-    let Some(Place { word, shift }) = place(field) else { return 0 };
-    match field.all_bits() {
-        bits if bits > u128::from(u64::MAX) => u128::from(words[word]) << 64 | u128::from(words[word + 1]),
-        bits => u128::from(words[word] >> shift) & bits,
+    let Spot { word, shift, bits } = SPOTS[field as usize];
+    if bits > u128::from(u64::MAX) {
+        return u128::from(words[word]) << 64 | u128::from(words[word + 1]);
     }
+    u128::from(words[word] >> shift) & bits
 }
 
 /// Writes a field.
+#[inline]
 pub fn set(words: &mut Words, field: Field, value: u128) {
-    put(words, field, value, field.all_bits());
+    put(words, field, value, u128::MAX);
 }
 
+#[inline]
 fn put(words: &mut Words, field: Field, value: u128, mask: u128) {
-    let Some(Place { word, shift }) = place(field) else { return };
-    if field.all_bits() > u128::from(u64::MAX) {
+    let Spot { word, shift, bits } = SPOTS[field as usize];
+    let mask = mask & bits;
+    if bits > u128::from(u64::MAX) {
         let [high, low] = [(value >> 64) as u64, value as u64];
         let [high_mask, low_mask] = [(mask >> 64) as u64, mask as u64];
         words[word] = words[word] & !high_mask | high & high_mask;
@@ -151,9 +198,9 @@ impl Mask {
         self.0.is_empty()
     }
 
-    /// The masked words of a packet.
+    /// The masked words of a packet, written into the beginning of `values`, which has room for them.
     #[inline]
-    pub fn apply<'v>(&self, words: &Words, values: &'v mut Words) -> &'v [u64] {
+    pub fn apply<'v>(&self, words: &Words, values: &'v mut [u64]) -> &'v [u64] {
         for (value, (word, bits)) in values.iter_mut().zip(&self.0) {
             *value = words[usize::from(*word)] & bits;
         }

@@ -7,7 +7,7 @@
 use openflow::{Field, PacketType};
 use packet::{ethernet, gtpu, ipv4, ipv6, protocol, transport};
 
-use super::field::{self, WORDS, Words, shape};
+use super::field::{WORDS, Words, shape, spot};
 
 /// Where an IP packet lies in the frame.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Headers {
     #[inline]
     pub fn parse(frame: &[u8], in_port: u32) -> Headers {
         let mut headers = Headers { outer: [0; WORDS], inner: [0; WORDS], layout: Layout::default() };
-        field::set(&mut headers.outer, Field::InPort, in_port.into());
+        const { spot(Field::InPort) }.put(&mut headers.outer, u64::from(in_port));
         // The length of a frame has 16 bits everywhere here; longer ones cannot come.
         let frame = &frame[..frame.len().min(usize::from(u16::MAX))];
         let Some(at) = headers.ethernet(frame) else { return headers };
@@ -80,16 +80,16 @@ impl Headers {
         }
         self.layout.has_ethernet = true;
         let words = &mut self.outer;
-        field::set(words, Field::EthDst, (long(frame, 0) << 16 | u64::from(word(frame, 4))).into());
-        field::set(words, Field::EthSrc, (u64::from(word(frame, 6)) << 32 | long(frame, 8)).into());
+        const { spot(Field::EthDst) }.put(words, long(frame, 0) << 16 | u64::from(word(frame, 4)));
+        const { spot(Field::EthSrc) }.put(words, u64::from(word(frame, 6)) << 32 | long(frame, 8));
         let mut at = 14;
         if TAGS.contains(&word(frame, 12)) && frame.len() >= 18 {
             let tag = word(frame, 14);
-            field::set(words, Field::VlanVid, (tag & 0xfff | TAGGED).into());
-            field::set(words, Field::VlanPcp, (tag >> 13).into());
+            const { spot(Field::VlanVid) }.put(words, u64::from(tag & 0xfff | TAGGED));
+            const { spot(Field::VlanPcp) }.put(words, u64::from(tag >> 13));
             at = 18;
         }
-        field::set(words, Field::EthType, word(frame, at - 2).into());
+        const { spot(Field::EthType) }.put(words, u64::from(word(frame, at - 2)));
         Some(at)
     }
 
@@ -114,9 +114,9 @@ impl Headers {
         let begins = transport + transport::UDP_HEADER_LEN;
         self.layout.gtpu = begins as u16;
         self.outer[shape::WORD] |= shape::GTPU;
-        field::set(&mut self.inner, Field::TunnelId, message.teid().into());
-        field::set(&mut self.inner, Field::TunGtpuFlags, message.bytes()[0].into());
-        field::set(&mut self.inner, Field::TunGtpuMsgtype, message.message_type().into());
+        const { spot(Field::TunnelId) }.put(&mut self.inner, u64::from(message.teid()));
+        const { spot(Field::TunGtpuFlags) }.put(&mut self.inner, u64::from(message.bytes()[0]));
+        const { spot(Field::TunGtpuMsgtype) }.put(&mut self.inner, u64::from(message.message_type()));
         if message.message_type() == gtpu::message_type::G_PDU {
             let whole = &frame[..begins + message.bytes().len()];
             self.layout.inner = ip(whole, begins + message.header_len(), &mut self.inner);
@@ -125,9 +125,9 @@ impl Headers {
                 6 => (PacketType::IPV6, ethernet::IPV6),
                 _ => return,
             };
-            let packet_type = u128::from(packet_type.namespace) << 16 | u128::from(packet_type.ns_type);
-            field::set(&mut self.inner, Field::PacketType, packet_type);
-            field::set(&mut self.inner, Field::EthType, ethertype.into());
+            let packet_type = u64::from(packet_type.namespace) << 16 | u64::from(packet_type.ns_type);
+            const { spot(Field::PacketType) }.put(&mut self.inner, packet_type);
+            const { spot(Field::EthType) }.put(&mut self.inner, u64::from(ethertype));
         }
     }
 }
@@ -166,7 +166,7 @@ fn ip(frame: &[u8], at: usize, words: &mut Words) -> Ip {
         _ => None,
     };
     let Some((version, protocol, transport, whole)) = found else { return Ip::default() };
-    field::set(words, Field::IpProto, protocol.into());
+    const { spot(Field::IpProto) }.put(words, u64::from(protocol));
     let readable = transport.and_then(|offset| ports(&bytes[..whole], offset, version, protocol, words));
     let transport = readable.map_or(0, |offset| (at + offset) as u16);
     Ip { version, protocol, at: at as u16, transport }
@@ -178,10 +178,10 @@ type Found = Option<(u8, u8, Option<usize>, usize)>;
 #[inline]
 fn of_v4(bytes: &[u8], words: &mut Words) -> Found {
     let packet = ipv4::Packet::new(bytes).ok()?;
-    field::set(words, Field::IpDscp, (packet.tos() >> 2).into());
-    field::set(words, Field::IpEcn, (packet.tos() & 3).into());
-    field::set(words, Field::Ipv4Src, packet.source().to_bits().into());
-    field::set(words, Field::Ipv4Dst, packet.destination().to_bits().into());
+    const { spot(Field::IpDscp) }.put(words, u64::from(packet.tos() >> 2));
+    const { spot(Field::IpEcn) }.put(words, u64::from(packet.tos() & 3));
+    const { spot(Field::Ipv4Src) }.put(words, u64::from(packet.source().to_bits()));
+    const { spot(Field::Ipv4Dst) }.put(words, u64::from(packet.destination().to_bits()));
     if packet.ttl() <= 1 {
         words[shape::WORD] |= shape::LAST_HOP;
     }
@@ -192,11 +192,11 @@ fn of_v4(bytes: &[u8], words: &mut Words) -> Found {
 #[inline]
 fn of_v6(bytes: &[u8], words: &mut Words) -> Found {
     let packet = ipv6::Packet::new(bytes).ok()?;
-    field::set(words, Field::IpDscp, (packet.traffic_class() >> 2).into());
-    field::set(words, Field::IpEcn, (packet.traffic_class() & 3).into());
-    field::set(words, Field::Ipv6Flabel, packet.flow_label().into());
-    field::set(words, Field::Ipv6Src, packet.source().to_bits());
-    field::set(words, Field::Ipv6Dst, packet.destination().to_bits());
+    const { spot(Field::IpDscp) }.put(words, u64::from(packet.traffic_class() >> 2));
+    const { spot(Field::IpEcn) }.put(words, u64::from(packet.traffic_class() & 3));
+    const { spot(Field::Ipv6Flabel) }.put(words, u64::from(packet.flow_label()));
+    const { spot(Field::Ipv6Src) }.put_long(words, packet.source().to_bits());
+    const { spot(Field::Ipv6Dst) }.put_long(words, packet.destination().to_bits());
     if packet.hop_limit() <= 1 {
         words[shape::WORD] |= shape::LAST_HOP;
     }
@@ -214,8 +214,8 @@ fn ports(packet: &[u8], at: usize, version: u8, protocol: u8, words: &mut Words)
         protocol::TCP if header.len() >= 20 => {}
         protocol::UDP if header.len() >= transport::UDP_HEADER_LEN => {}
         protocol::ICMP if version == 4 && header.len() >= 4 => {
-            field::set(words, Field::Icmpv4Type, header[0].into());
-            field::set(words, Field::Icmpv4Code, header[1].into());
+            const { spot(Field::Icmpv4Type) }.put(words, u64::from(header[0]));
+            const { spot(Field::Icmpv4Code) }.put(words, u64::from(header[1]));
             return Some(at);
         }
         protocol::ICMPV6 if version == 6 && header.len() >= 4 => {
@@ -224,8 +224,8 @@ fn ports(packet: &[u8], at: usize, version: u8, protocol: u8, words: &mut Words)
         }
         _ => return None,
     }
-    field::set(words, Field::UdpSrc, word(header, 0).into());
-    field::set(words, Field::UdpDst, word(header, 2).into());
+    const { spot(Field::UdpSrc) }.put(words, u64::from(word(header, 0)));
+    const { spot(Field::UdpDst) }.put(words, u64::from(word(header, 2)));
     Some(at)
 }
 
@@ -233,21 +233,21 @@ fn ports(packet: &[u8], at: usize, version: u8, protocol: u8, words: &mut Words)
 fn icmpv6(header: &[u8], words: &mut Words) {
     const SOLICITATION: u8 = 135;
     const ADVERTISEMENT: u8 = 136;
-    field::set(words, Field::Icmpv6Type, header[0].into());
-    field::set(words, Field::Icmpv6Code, header[1].into());
+    const { spot(Field::Icmpv6Type) }.put(words, u64::from(header[0]));
+    const { spot(Field::Icmpv6Code) }.put(words, u64::from(header[1]));
     if ![SOLICITATION, ADVERTISEMENT].contains(&header[0]) || header.len() < 24 {
         return;
     }
     let target = header[8..24].iter().fold(0u128, |bits, octet| bits << 8 | u128::from(*octet));
-    field::set(words, Field::Ipv6NdTarget, target);
+    const { spot(Field::Ipv6NdTarget) }.put_long(words, target);
     // Options 1 and 2: link-layer address of the source, of the target.
     let wanted = header[0] - SOLICITATION + 1;
     if let [kind, 1, address @ ..] = &header[24..]
         && *kind == wanted
         && address.len() >= 6
     {
-        let address = address[..6].iter().fold(0u128, |bits, octet| bits << 8 | u128::from(*octet));
-        field::set(words, Field::Ipv6NdSll, address);
+        let address = address[..6].iter().fold(0u64, |bits, octet| bits << 8 | u64::from(*octet));
+        const { spot(Field::Ipv6NdSll) }.put(words, address);
     }
 }
 
@@ -256,10 +256,10 @@ fn arp(packet: &[u8], words: &mut Words) {
     if packet.len() < 28 || packet[..6] != [0, 1, 8, 0, 6, 4] {
         return;
     }
-    let hardware = |at| u128::from(long(packet, at)) << 16 | u128::from(word(packet, at + 4));
-    field::set(words, Field::ArpOp, word(packet, 6).into());
-    field::set(words, Field::ArpSha, hardware(8));
-    field::set(words, Field::ArpSpa, long(packet, 14).into());
-    field::set(words, Field::ArpTha, hardware(18));
-    field::set(words, Field::ArpTpa, long(packet, 24).into());
+    let hardware = |at| long(packet, at) << 16 | u64::from(word(packet, at + 4));
+    const { spot(Field::ArpOp) }.put(words, u64::from(word(packet, 6)));
+    const { spot(Field::ArpSha) }.put(words, hardware(8));
+    const { spot(Field::ArpSpa) }.put(words, long(packet, 14));
+    const { spot(Field::ArpTha) }.put(words, hardware(18));
+    const { spot(Field::ArpTpa) }.put(words, long(packet, 24));
 }
