@@ -461,6 +461,9 @@ INLINE int steer_frame(struct xdp_md *context)
 		packet.gtp = packet.udp + UDP_LENGTH;
 		__builtin_memcpy(packet.source, ip + 8, 16);
 		__builtin_memcpy(packet.destination, ip + 24, 16);
+		/* The tables have IPv4 addresses in this form; no packet should. */
+		if (!packet.destination[0] && (__u32)packet.destination[1] == (__u32)MAPPED)
+			return PASS(PASSED_OTHER);
 		return steer_udp(&packet, payload);
 	}
 	return PASS(PASSED_OTHER);

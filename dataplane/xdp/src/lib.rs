@@ -5,10 +5,12 @@
 //!
 //! - [`steer`]: GTP-U packets by exact-match entries for outer destination and TEID; what it does in short: `docs/xdp-steering.md`.
 //!   It knows nothing of OpenFlow.
+//! - [`generate`]: GTP-U packets at millions per second, for measuring.
 //!
 //! Programs need the feature `clang`. Without it everything builds, and loading is refused with the reason.
 #![forbid(unsafe_code)]
 
+pub mod generate;
 pub mod object;
 pub mod programs;
 pub mod steer;

@@ -88,6 +88,11 @@ impl Anchors {
         self.by_address.get_mut(&address)
     }
 
+    /// Whether so many TEIDs in succession have lines that no anchor has.
+    pub fn has_range(&self, count: u32) -> bool {
+        count == 0 || self.ranges.iter().any(|range| range.1 >= count)
+    }
+
     /// Adds an anchor, which is not there yet.
     pub fn add(&mut self, address: IpAddr, teids: Teids, grace: Grace) -> Result<(), NoLine> {
         if self.by_address.len() >= self.limit {

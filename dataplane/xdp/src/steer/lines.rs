@@ -197,6 +197,7 @@ impl Lines {
                     vacant = vacant.or(Some((probe, line)));
                 }
                 State::Removed(_) => later = true,
+                State::Free if found == records::REMOVED => vacant = vacant.or(Some((probe, line))),
                 _ => {}
             }
             if found == records::FREE {

@@ -226,6 +226,17 @@ pub struct Usage {
     pub octets: usize,
 }
 
+/// Which TEIDs a program for measuring makes, one behind the other in a random order.
+#[derive(Clone, Copy, Debug)]
+pub struct Varied<'a> {
+    /// The state of the sequence: one word.
+    pub sequence: &'a SharedWords,
+    /// The lowest TEID.
+    pub first: u32,
+    /// The highest TEID, less the lowest: one less than a power of two.
+    pub mask: u32,
+}
+
 /// The program, loaded for a place of a chain.
 #[derive(Debug)]
 pub struct Loaded {
@@ -355,6 +366,21 @@ impl Steer {
         Ok(Loaded { program, inner, inner_programs })
     }
 
+    /// Loads the program behind one that varies the TEID, to measure it; `baseline` does nothing else. For outer IPv4 packets whose
+    /// entries leave them as they are.
+    ///
+    /// # Errors
+    /// The kernel refuses the program.
+    pub fn load_varied(&self, chain: &Chain, teids: &Varied<'_>, baseline: bool) -> Result<Program, SteerError> {
+        let values = [
+            ("sequence", memory(teids.sequence)),
+            ("first_teid", Value::Number(teids.first.into())),
+            ("teid_mask", Value::Number(teids.mask.into())),
+            ("baseline", Value::Number(if baseline { 2 } else { 1 })),
+        ];
+        self.link(&programs::steer_bench()?, &ProgramArray::new(2)?, chain, Place::SELECTION, &values)
+    }
+
     /// Loads a program that includes `bpf/steer.h`, with the values of more names.
     fn link(
         &self,
@@ -423,7 +449,7 @@ impl Steer {
             return Err(SteerError::IsAnchor(address));
         }
         let table = match teids {
-            Teids::Own { count, .. } if count > self.capacity.own => Table::Own,
+            Teids::Own { count, .. } if !self.anchors.has_range(count) => Table::Own,
             _ => Table::Anchors,
         };
         self.with_grace(table, |steer| steer.anchors.add(address, teids, steer.grace))

@@ -2,6 +2,11 @@
 #![cfg(feature = "clang")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
+mod agreement;
+mod commits;
+mod figures;
+mod frames;
+mod model;
 mod rig;
 
 use rig::Rig;

@@ -75,5 +75,5 @@ impl Rig {
 
 /// Capacities of tests.
 pub fn small() -> Capacity {
-    Capacity { own: 64, foreign: 64, inside: 64, frames: 16, anchors: 16, hops: 64, ipv6_addresses: 16 }
+    Capacity { own: 64, foreign: 64, inside: 64, frames: 16, anchors: 16, hops: 256, ipv6_addresses: 64 }
 }
