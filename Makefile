@@ -33,8 +33,12 @@ fmt:  ## formatting, checked
 # documentation is built without DPDK, so that both variants are compiled.
 DPDK = $(shell pkg-config --exists 'libdpdk >= 22.11' 2>/dev/null && echo --features pktio/dpdk,upf/dpdk,bench/dpdk)
 
+# With the XDP programs if there is a clang that compiles for the target bpf (`setup-test` and `setup-bench` install it on Debian).
+CLANG ?= clang
+XDP = $(shell echo 'int compiles;' | $(CLANG) -target bpf -x c -c -o /dev/null - 2>/dev/null && echo --features xdp/clang)
+
 lint:  ## clippy, warnings are errors
-	$(CARGO) clippy --workspace --all-targets --locked $(DPDK) -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --locked $(DPDK) $(XDP) -- -D warnings
 
 tidy:  ## layering, banned calls, lengths, licences
 	$(CARGO) xtask tidy
@@ -42,7 +46,7 @@ tidy:  ## layering, banned calls, lengths, licences
 # Also builds target/debug/godwit, which the end-to-end tests run, because the tests of `cli` need it. A separate build
 # would compile every dependency twice, with and without the features that only tests need.
 unit:  ## unit, conformance and end-to-end tests
-	$(CARGO) test --workspace --locked --no-fail-fast $(DPDK)
+	$(CARGO) test --workspace --locked --no-fail-fast $(DPDK) $(XDP)
 
 # A separate target directory, because the flag would make everything else compile again.
 loom:  ## the model checker: every interleaving of readers and writers of the classifier and the UPF's tables
@@ -54,7 +58,7 @@ doc:  ## reference documentation, warnings are errors
 # Runs the program that `unit` has built: `cargo run --package fuzz` would select fewer features of the dependencies and
 # compile them again.
 fuzz-smoke:  ## every fuzz target for a few seconds, on stable Rust
-	$(CARGO) test --quiet --workspace --locked --no-run $(DPDK)
+	$(CARGO) test --quiet --workspace --locked --no-run $(DPDK) $(XDP)
 	target/debug/fuzz --seconds 3
 
 setup-demo:

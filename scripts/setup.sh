@@ -62,6 +62,8 @@ if [ "$purpose" = bench ]; then
 fi
 
 if [ "$purpose" != demo ]; then
+    need_program clang clang       # compiles the XDP programs
+    need_file /usr/include/linux/bpf.h linux-libc-dev
     need_program ffmpeg ffmpeg     # the stream of `bench video`
     need_program iperf3 iperf3     # the traffic beside it, and `bench end-to-end`
 fi

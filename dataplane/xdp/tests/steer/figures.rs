@@ -1,16 +1,17 @@
 //! What steering costs. Figures depend on the machine: `cargo test -p xdp --release --features clang -- --ignored --nocapture`.
 
-use std::sync::Arc;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::Relaxed;
 
 use net::time::{Duration, now_std};
 use pktio::bpf::asm::{Assembler, Reg, Size};
 use pktio::bpf::{Program, SharedWords, XDP_DROP, XDP_PASS, XDP_TX};
-use pktio::xdp::{Chain, Place};
 use xdp::generate::{FRAME, Generator};
 use xdp::steer::{Action, Capacity, Change, Entry, Forward, Key, Only, Steer, Teids, Tunnel, Varied};
 
 use crate::frames::{Spec, ip, plain};
 use crate::rig::{self, Rig, ending};
+use crate::veth::Veth;
 
 const OWN: &str = "10.1.0.1";
 const FOREIGN: &str = "10.1.0.2";
@@ -103,7 +104,6 @@ fn milliseconds_per_commit() {
 
 /// A program that counts packets and drops them. One processor receives.
 fn counting(counter: &SharedWords) -> Program {
-    use std::os::fd::AsFd;
     let mut asm = Assembler::new();
     asm.load_value(Reg::R1, counter.as_fd(), 0);
     asm.set(Reg::R2, 1);
@@ -117,43 +117,22 @@ fn counting(counter: &SharedWords) -> Program {
 #[test]
 #[ignore = "measures"]
 fn packets_per_second() {
-    use net::link::Links;
-    use net::netns::NetNs;
-    use std::sync::atomic::Ordering::Relaxed;
-    let (ours, peer) = (NetNs::new().unwrap(), NetNs::new().unwrap());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let index = |namespace: &NetNs, name: &str| {
-        namespace.enter(|| runtime.handle().block_on(async { Links::here().unwrap().index(name).unwrap() })).unwrap()
-    };
-    runtime.block_on(async {
-        let (near, far) = (Links::in_ns(&ours).unwrap(), Links::in_ns(&peer).unwrap());
-        for (up, down) in [("up0", "peer0"), ("up1", "peer1")] {
-            near.add_veth(up, down, &peer).await.unwrap();
-            near.up(up).await.unwrap();
-            far.up(down).await.unwrap();
-        }
-    });
-    let (ran, core) = (index(&ours, "up0"), index(&ours, "up1"));
-    let (source, sink) = (index(&peer, "peer0"), index(&peer, "peer1"));
+    let veth = Veth::new();
     let mut steer = Steer::new(capacity()).unwrap();
-    ours.enter(|| steer.add_port(core).unwrap()).unwrap();
+    let (_chain, _steering) = veth.steer(&mut steer);
     steer.add_anchor(ip(OWN), Teids::Own { first: FIRST, count: COUNT }).unwrap();
-    let changes: Vec<_> = (FIRST..FIRST + COUNT).map(|teid| change(OWN, teid, core)).collect();
+    let changes: Vec<_> = (FIRST..FIRST + COUNT).map(|teid| change(OWN, teid, veth.near[1])).collect();
     steer.commit(&changes).unwrap();
-    let attach = |namespace: &NetNs, interface| namespace.enter(|| Chain::attach(interface).unwrap()).unwrap();
-    let chains: [Arc<Chain>; 4] =
-        [attach(&ours, ran), attach(&ours, core), attach(&peer, source), attach(&peer, sink)];
-    let place = Place::new(0).unwrap();
-    let _steering = steer.attach(&chains[0], place).unwrap();
     let counter = SharedWords::new(8).unwrap();
-    let _pass = chains[1].add(place, ending(XDP_PASS)).unwrap();
-    let _sink = chains[3].add(place, counting(&counter)).unwrap();
+    let _pass = veth.end(true, veth.near[1], ending(XDP_PASS));
+    let _source = veth.end(false, veth.far[0], ending(XDP_PASS));
+    let _sink = veth.end(false, veth.far[1], counting(&counter));
     let frame = Spec { outer_checksum: false, ..plain(OWN, FIRST) };
     let frame: [u8; FRAME] = Spec { payload: FRAME - 78, ..frame }.build().try_into().unwrap();
     let sequence = SharedWords::new(8).unwrap();
     let generator = Generator::new(frame, &Varied { sequence: &sequence, first: FIRST, mask: COUNT - 1 }).unwrap();
     let received = || counter.words()[0].load(Relaxed);
-    let send = |count, batch| peer.enter(|| generator.send(source, count, batch).unwrap()).unwrap();
+    let send = |count, batch| veth.peer.enter(|| generator.send(veth.far[0], count, batch).unwrap()).unwrap();
     send(100_000, 64);
     let mut rates = Vec::new();
     for _ in 0..7 {
@@ -175,12 +154,12 @@ fn packets_per_second() {
                 std::hint::spin_loop();
             }
             next += pace;
-            generator.send(source, 64, 64).unwrap();
+            generator.send(veth.far[0], 64, 64).unwrap();
         }
     };
-    peer.enter(paced).unwrap();
+    veth.peer.enter(paced).unwrap();
     let rate = (count / 64 * 64) as f64 / start.elapsed().as_secs_f64() / 1e6;
-    runtime.block_on(net::time::sleep(Duration::from_millis(200)));
+    veth.runtime.block_on(net::time::sleep(Duration::from_millis(200)));
     let arrived = received() - before;
     println!("at {rate:.2} Mpps: {} of {} lost", count / 64 * 64 - arrived, count / 64 * 64);
     let entries: u64 = (FIRST..FIRST + COUNT)

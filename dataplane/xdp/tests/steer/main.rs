@@ -8,6 +8,7 @@ mod figures;
 mod frames;
 mod model;
 mod rig;
+mod veth;
 
 use rig::Rig;
 use xdp::steer::Steer;

@@ -116,7 +116,7 @@ fn inner(frame: &[u8], outer: &Outer) -> Option<InnerPacket> {
         let mut count = 0;
         while next != 0 {
             count += 1;
-            let length = 4 * usize::from(*frame[..outer.end].get(at).or(frame.get(at))?);
+            let length = 4 * usize::from(*frame.get(at)?);
             if count > 8 || length == 0 || at + length > outer.end {
                 return None;
             }
@@ -125,27 +125,22 @@ fn inner(frame: &[u8], outer: &Outer) -> Option<InnerPacket> {
         }
     }
     let packet = frame.get(at..outer.end)?;
-    let (header, total, mut protocol, mut fragment, mut later);
     let ipv6 = packet.first()? >> 4 == 6;
-    let (source, destination, mut hidden);
+    let (header, total, protocol, fragment, later);
+    let (source, destination);
     if ipv6 {
         if packet.len() < 40 {
             return None;
         }
         total = 40 + u16_at(packet, 4);
-        protocol = packet[6];
-        (fragment, later) = (false, false);
-        let mut length = 40;
-        if protocol == 44 {
-            if frame.len() < at + 48 {
-                return None;
-            }
-            let more = &frame[at + 40..at + 48];
-            (fragment, later, protocol) = (true, u16_at(more, 2) & 0xFFF8 != 0, more[0]);
-            length = 48;
+        if packet[6] == 44 {
+            let more = frame.get(at + 40..at + 48)?;
+            (header, protocol) = (48, more[0]);
+            (fragment, later) = (true, u16_at(more, 2) & 0xFFF8 != 0);
+        } else {
+            (header, protocol) = (40, packet[6]);
+            (fragment, later) = (false, false);
         }
-        header = length;
-        hidden = ![6, 17, 58, 132, 50, 59].contains(&protocol);
         (source, destination) = (ipv6_at(packet, 8), ipv6_at(packet, 24));
     } else {
         if packet[0] >> 4 != 4 || packet.len() < 20 || packet[0] & 15 < 5 {
@@ -155,16 +150,12 @@ fn inner(frame: &[u8], outer: &Outer) -> Option<InnerPacket> {
         total = u16_at(packet, 2);
         protocol = packet[9];
         (fragment, later) = (u16_at(packet, 6) & 0x3FFF != 0, u16_at(packet, 6) & 0x1FFF != 0);
-        hidden = false;
         (source, destination) = (ipv4_at(packet, 12), ipv4_at(packet, 16));
     }
+    let hidden = ipv6 && ![6, 17, 58, 132, 50, 59].contains(&protocol);
     if total < header || total > packet.len() {
         return None;
     }
-    // So that both arms may assign.
-    hidden &= true;
-    fragment |= later;
-    later &= fragment;
     Some(InnerPacket {
         at,
         ipv6,
