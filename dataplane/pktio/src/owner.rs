@@ -21,8 +21,12 @@ const JOIN: u32 = 0x85EB_CA6B;
 /// Version 1, protocol type GTP, and the flags that do not matter here (TS 29.281 §5.1).
 const GTPU_FLAGS: u8 = 0xF0;
 const GTPU: u8 = 0x30;
-/// Message type of a G-PDU (TS 29.281 §6.1).
+/// Message types of End Markers and G-PDUs (TS 29.281 §6.1). An End Marker follows the last G-PDU of a tunnel, so both have one
+/// owner.
+const END_MARKER: u8 = 254;
 const G_PDU: u8 = 255;
+/// The bits that both types have in common.
+const IN_TUNNEL: u8 = END_MARKER & G_PDU;
 
 /// The worker for a key, of `workers`.
 #[inline]
@@ -50,10 +54,10 @@ pub fn of_address(address: IpAddr, workers: u32) -> u32 {
     of_key(key, workers)
 }
 
-/// The worker for a GTP-U message. All messages but G-PDUs belong to the first.
+/// The worker for a GTP-U message. All messages but G-PDUs and End Markers belong to the first.
 pub fn of_message(message: &[u8], workers: u32) -> u32 {
     match message {
-        [flags, G_PDU, _, _, a, b, c, d, ..] if flags & GTPU_FLAGS == GTPU => {
+        [flags, END_MARKER | G_PDU, _, _, a, b, c, d, ..] if flags & GTPU_FLAGS == GTPU => {
             of_tunnel(u32::from_be_bytes([*a, *b, *c, *d]), workers)
         }
         _ => 0,
@@ -95,8 +99,8 @@ pub(crate) fn message_program(workers: u32) -> Result<Program, BpfError> {
         let first = asm.label();
         asm.copy(Reg::R6, Reg::R1);
         asm.load_packet(Size::Half, 0);
-        asm.and32(Reg::R0, u32::from(GTPU_FLAGS) << 8 | 0xFF);
-        asm.jump_if_ne32(Reg::R0, u32::from(GTPU) << 8 | u32::from(G_PDU), first);
+        asm.and32(Reg::R0, u32::from(GTPU_FLAGS) << 8 | u32::from(IN_TUNNEL));
+        asm.jump_if_ne32(Reg::R0, u32::from(GTPU) << 8 | u32::from(IN_TUNNEL), first);
         asm.load_packet(Size::Word, 4);
         end_with_owner(&mut asm, workers);
         asm.place(first);
@@ -166,14 +170,16 @@ mod tests {
                     (0x36, 255),
                     (0x32, 1),
                     (0x32, 26),
+                    (0x30, 254),
                     (0x34, 254),
+                    (0x34, 253),
                     (0x48, 255),
                     (0x20, 255),
                 ] {
                     let message = message(flags, kind, teid);
                     let owner = of_message(&message, workers);
                     assert_eq!(verdict(&program, &message), owner, "{message:?}");
-                    let by_teid = if flags >> 4 == 3 && kind == 255 { of_tunnel(teid, workers) } else { 0 };
+                    let by_teid = if flags >> 4 == 3 && kind >= 254 { of_tunnel(teid, workers) } else { 0 };
                     assert_eq!(owner, by_teid);
                     assert!(owner < workers);
                 }

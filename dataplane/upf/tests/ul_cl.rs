@@ -183,8 +183,9 @@ struct Sessions {
     central_n3: u32,
     central_n9: u32,
     ul_cl: u64,
-    /// The UL CL's tunnel for uplink packets.
+    /// The UL CL's tunnels for uplink packets, and for those of the central anchor.
     ul_cl_n3: u32,
+    ul_cl_n9: u32,
     local: u64,
 }
 
@@ -210,8 +211,8 @@ impl Branches {
         sessions.central_n9 = teid_of(&created, 11);
         let (seid, created) = self.ul_cl.establish(classifier((sessions.central_n9, CENTRAL_N9), GNB_TEID));
         (sessions.ul_cl, sessions.ul_cl_n3) = (seid, teid_of(&created, 1));
-        let back = (teid_of(&created, 2), UL_CL_N9);
-        self.central.change(sessions.central, switch(2, "upfs", back));
+        sessions.ul_cl_n9 = teid_of(&created, 2);
+        self.central.change(sessions.central, switch(2, "upfs", (sessions.ul_cl_n9, UL_CL_N9)));
         *self.gnb.uplink.lock().unwrap() = (gtpu(UL_CL_N3), sessions.ul_cl_n3);
     }
 
@@ -245,6 +246,18 @@ impl Branches {
             ..Default::default()
         };
         self.ul_cl.change(sessions.ul_cl, request);
+    }
+
+    /// An End Marker comes to the UL CL, which sends none on.
+    #[track_caller]
+    fn keeps_end_marker(&mut self, send: impl FnOnce(&mut Self)) {
+        let count = |network: &Self| network.ul_cl.count("/gtpu/other_signalling");
+        let before = count(self);
+        send(self);
+        wait_for("the End Marker at the UL CL", || count(self) > before);
+        assert_eq!(self.gnb.ask(SAME_SERVER), CENTRAL);
+        let markers = self.gnb.received().into_iter().filter(|it| matches!(it, Received::EndMarker { .. }));
+        assert_eq!(markers.collect::<Vec<_>>(), [Received::EndMarker { teid: BEFORE }]);
     }
 
     /// The anchor serves the gNB without UL CL again.
@@ -284,6 +297,15 @@ fn an_uplink_classifier_comes_and_goes_under_traffic() {
     assert_eq!(asked(&network), [LOCAL, CENTRAL, LOCAL], "by destination");
     network.remove_branch(&sessions, &[20, 22]);
     assert_eq!(asked(&network), [CENTRAL; 3]);
+    // The local anchor ends its path, too; but what the gNB gets by the UL CL's tunnel goes on.
+    network.keeps_end_marker(|network| {
+        network.local.change(sessions.local, switch(2, "upfs", (0x77, UL_CL_N9)));
+    });
+    let remove_pdrs = vec![RemovePdr { pdr_id: PdrId(21) }];
+    network.ul_cl.change(sessions.ul_cl, SessionModificationRequest { remove_pdrs, ..Default::default() });
+    // Nobody but the anchor can end the tunnel.
+    network.keeps_end_marker(|network| network.gnb.send_end_marker(UL_CL_N9, sessions.ul_cl_n9));
+    network.keeps_end_marker(|network| network.gnb.send_end_marker(UL_CL_N3, sessions.ul_cl_n9));
     network.remove_classifier(&sessions);
     assert_eq!(asked(&network), [CENTRAL; 3]);
     let sent = traffic.stop();
@@ -294,6 +316,8 @@ fn an_uplink_classifier_comes_and_goes_under_traffic() {
     let answers = network.answered_once(&FLOWS, sent);
     assert_eq!(answers, [there_and_back.clone(), path(&[CENTRAL]), there_and_back]);
     network.ended(BEFORE);
+    // The anchor's End Marker behind its last packet by the UL CL has come to the gNB.
+    network.ended(GNB_TEID);
     for (name, node) in [("UL CL", &network.ul_cl), ("central", &network.central), ("local", &network.local)]
     {
         assert_eq!(node.drops(), 0, "{name}: {}", node.handle.stats()["drops"]);

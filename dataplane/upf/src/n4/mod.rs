@@ -473,6 +473,7 @@ impl Server {
                 }
             }
             PacketEvent::EchoResponse { peer, sequence } => self.echo_response(peer, sequence),
+            PacketEvent::EndMarker { peer, teid } => self.end_marker(peer, teid),
             PacketEvent::Usage { seid, .. } => {
                 let moment = self.moment();
                 if let Some(report) = self.sessions.check(seid, moment) {

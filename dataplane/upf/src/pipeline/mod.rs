@@ -92,6 +92,13 @@ pub enum Event {
         /// Sequence number of the request.
         sequence: u16,
     },
+    /// No packets follow in a tunnel to this UPF.
+    EndMarker {
+        /// Where the End Marker came from.
+        peer: Peer,
+        /// TEID of the tunnel at this UPF.
+        teid: u32,
+    },
     /// A peer does not know the tunnel to which this UPF sends.
     ErrorIndication {
         /// The peer; the indication came from its own address.

@@ -220,6 +220,11 @@ impl Writer {
         self.teids.interface_of(teid).or_else(|| self.assigned.get(&teid).copied())
     }
 
+    /// The SEID of the session with this TEID.
+    pub(crate) fn owner_of_teid(&self, teid: u32) -> Option<u64> {
+        self.tables.owner_of_teid(teid)
+    }
+
     /// The number of the network instance of a TEID.
     fn instance_of(&self, teid: u32) -> u8 {
         let interface =

@@ -215,6 +215,12 @@ impl Gnb {
         self.socket.send_to(&message, upf).unwrap();
     }
 
+    /// Sends an End Marker, as if the UE's packets in this tunnel ended.
+    pub fn send_end_marker(&self, upf: Ipv4Addr, teid: u32) {
+        let message = Signalling::EndMarker { teid, pdu_session: None }.build();
+        self.socket.send_to(&message, (upf, gtpu::PORT)).unwrap();
+    }
+
     pub fn received(&self) -> Vec<Received> {
         self.received.lock().unwrap().clone()
     }
@@ -303,6 +309,9 @@ impl Branches {
             // The UL CL has one address on N9.
             let links = Links::in_ns(&local).unwrap();
             links.add_route(cidr("10.210.0.1/32"), Some([10, 211, 0, 1].into()), None).await.unwrap();
+            // So that a gNB can try to be an anchor.
+            let links = Links::in_ns(&ran).unwrap();
+            links.add_route(cidr("10.210.0.1/32"), Some([10, 200, 0, 1].into()), None).await.unwrap();
             [
                 data_network(&central, 201).await,
                 data_network(&local, 202).await,

@@ -60,9 +60,15 @@ pub(in crate::pipeline) fn run(
             }
             State::Consumed
         }
-        message_type::END_MARKER
-        | message_type::SUPPORTED_EXTENSION_HEADERS
-        | message_type::TUNNEL_STATUS => {
+        message_type::END_MARKER => {
+            context.stats().signalling.add(1);
+            if exits.events.has_room() {
+                let peer = Peer { interface, address: peer.ip() };
+                exits.events.offer(Event::EndMarker { peer, teid: packet.teid() });
+            }
+            State::Consumed
+        }
+        message_type::SUPPORTED_EXTENSION_HEADERS | message_type::TUNNEL_STATUS => {
             context.stats().signalling.add(1);
             State::Consumed
         }
