@@ -36,6 +36,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "f1ap", run: f1ap, seeds: || folder("f1ap") },
     Target { name: "gtpu", run: gtpu, seeds: || folder("gtpu") },
     Target { name: "ip", run: ip, seeds: || folder("ip") },
+    Target { name: "mec-rest", run: controller::rest::fuzz, seeds: mec_rest_seeds },
+    Target { name: "mec-state", run: mec_state, seeds: mec_state_seeds },
     Target { name: "memif", run: memif, seeds: memif_seeds },
     Target { name: "n4-message", run: n4::message, seeds: || folder("pfcp") },
     Target { name: "n4-program", run: n4::program, seeds: n4::programs },
@@ -70,6 +72,34 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ue-rrc", run: ue_rrc::run, seeds: ue_rrc::seeds },
     Target { name: "uu", run: rlc::uu, seeds: rlc::uu_seeds },
 ];
+
+const MEC_DIVERSION: &str = r#"{"ue":"10.45.0.2","tunnels":[{"uplink":17,"downlink":33,"target_uplink":99}],"from":"gw1","to":"gw2","base_station":"gnb1","target_address":"10.46.0.9","confirmed_by":"test"}"#;
+
+fn mec_rest_seeds() -> Vec<Vec<u8>> {
+    let requests = [
+        format!("POST\n/v1/diversions\n\n[{MEC_DIVERSION}]"),
+        "POST\n/v1/diversions/remove\n\n{\"ids\":[\"gw1~10.45.0.2\"],\"ues\":[\"10.45.0.2\"]}".to_owned(),
+        "GET\n/v1/ues/10.45.0.2\nbase_station=gnb1&from=gw1&teid=17\n".to_owned(),
+        "GET\n/v1/captures/10.0.0.11\nbehind=7&most=100\n".to_owned(),
+        "POST\n/v1/applications/diverting/stop\n\n".to_owned(),
+    ];
+    requests.into_iter().map(String::into_bytes).collect()
+}
+
+/// The controller's state file: what is read can be written, and is then read as the same.
+fn mec_state(input: &[u8]) {
+    use controller::diverting::journal::{read, write_all};
+    if let Ok(diversions) = read(input) {
+        assert_eq!(read(write_all(&diversions).as_bytes()), Ok(diversions));
+    }
+}
+
+fn mec_state_seeds() -> Vec<Vec<u8>> {
+    let diversion = serde_json::from_str(MEC_DIVERSION)
+        .map(|one: controller::diverting::model::Diversion| (one.id(), one));
+    let all = diversion.into_iter().collect();
+    vec![controller::diverting::journal::write_all(&all).into_bytes(), b"godwit diversions 1\n".to_vec()]
+}
 
 /// The files of `seeds/<name>`; empty when the folder is missing.
 pub(crate) fn folder(name: &str) -> Vec<Vec<u8>> {

@@ -11,6 +11,7 @@ mod captures;
 mod command_line;
 mod f1u;
 mod idle;
+mod mec_controller;
 mod mec_switch;
 mod n2;
 mod privileges;

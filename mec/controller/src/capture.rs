@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use net::time;
+use net::time::{self, Duration};
 use openflow::{Action, Instructions, Match, Oxm, PortNo};
 use serde::Serialize;
 use telemetry::counters::Counter;
@@ -27,6 +27,8 @@ static ODD: Counter = Counter::new("controller_captured_unreadable");
 
 /// GTP-C (TS 29.274 §4.1) and PFCP (TS 29.244 §4.2).
 const PORTS: [(u16, &str); 2] = [(2123, "gtp-c"), (8805, "pfcp")];
+/// How long packets are sent on after the switches were told to forward themselves.
+const AFTER_STOP: Duration = Duration::from_millis(500);
 const HIGH: u16 = 300;
 const PASS: u16 = 10;
 
@@ -169,6 +171,17 @@ pub(crate) async fn run(config: Arc<Config>, store: Arc<Store>, context: Context
         for view in handle.fabric().switches() {
             sync(&config, &handle, &view, CaptureMode::Copy).await;
         }
+        // A switch may answer before cached flows are gone: what still comes is sent on.
+        let rest = async {
+            while let Some(event) = events.recv().await {
+                let Event::Packet { datapath_id, packet } = event else { continue };
+                let view = handle.fabric().switch(datapath_id);
+                if let (Some(view), Some(in_port)) = (view, packet.matching.in_port()) {
+                    send_on(&config, &handle, &view, in_port, packet.data);
+                }
+            }
+        };
+        let _ = time::timeout(AFTER_STOP, rest).await;
     }
 }
 

@@ -6,7 +6,7 @@
 //! Anchors and base stations of the configuration are asked for by ARP or neighbour discovery until they are known, and rules between
 //! them are installed at once and without a time-out: so a move finds its way already there (FWD-5).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -28,6 +28,8 @@ static MOVED: Counter = Counter::new("controller_forwarding_moved");
 static FLOODED: Counter = Counter::new("controller_forwarding_flooded");
 static FULL: Counter = Counter::new("controller_forwarding_table_full");
 
+/// Questions come after 1, 2, 4, … of these, up to the configured time: the first ones may find a switch that has no rules yet.
+const TICK: Duration = Duration::from_millis(50);
 const PRIORITY: u16 = 100;
 const LOW: u16 = 1;
 /// The table of this application.
@@ -46,19 +48,23 @@ struct Switch {
     /// Addresses of the configuration that have answered.
     known: HashMap<IpAddr, MacAddr>,
     rules: HashMap<Pair, Rule>,
+    /// How long it has been connected.
+    ticks: u64,
 }
 
 struct Forwarding {
     config: Arc<Config>,
     handle: Handle,
     switches: HashMap<u64, Switch>,
+    /// Switches to compare rules with, once no more events wait.
+    dirty: BTreeSet<u64>,
 }
 
 /// Runs the application until it is told to stop.
 pub(crate) async fn run(config: Arc<Config>, context: Context) {
     let Context { handle, mut events, mut stop } = context;
-    let mut ticks = time::interval(Duration::from_secs(config.forwarding.discovery_s));
-    let mut own = Forwarding { config, handle, switches: HashMap::new() };
+    let mut ticks = time::interval(TICK);
+    let mut own = Forwarding { config, handle, switches: HashMap::new(), dirty: BTreeSet::new() };
     loop {
         tokio::select! {
             _ = &mut stop => return,
@@ -66,7 +72,13 @@ pub(crate) async fn run(config: Arc<Config>, context: Context) {
                 Some(event) => own.event(event).await,
                 None => return,
             },
-            _ = ticks.tick() => own.discover(),
+            _ = ticks.tick() => own.tick(),
+        }
+        // Many rules may be gone at once.
+        while events.is_empty()
+            && let Some(datapath_id) = own.dirty.pop_first()
+        {
+            own.sync(datapath_id).await;
         }
     }
 }
@@ -83,10 +95,10 @@ impl Forwarding {
                 let Some(switch) = self.switches.get_mut(&datapath_id) else { return };
                 match (pair.filter(|_| removed.table_id == TableId(FORWARDING)), removed.reason) {
                     (Some(pair), openflow::FlowRemovedReason::IdleTimeout) => _ = switch.rules.remove(&pair),
-                    _ => self.sync(datapath_id).await,
+                    _ => _ = self.dirty.insert(datapath_id),
                 }
             }
-            Event::Audit(id) => self.sync(id).await,
+            Event::Audit(id) => _ = self.dirty.insert(id),
         }
     }
 
@@ -113,7 +125,6 @@ impl Forwarding {
         }
         self.switches.insert(id, switch);
         self.sync(id).await;
-        self.discover();
     }
 
     async fn sync(&mut self, id: u64) {
@@ -239,9 +250,13 @@ impl Forwarding {
     }
 
     /// Asks for the anchors and base stations that are not known yet.
-    fn discover(&self) {
-        for (id, switch) in &self.switches {
-            if self.config.switch_of(*id).is_none_or(|settings| settings.place != Place::Access) {
+    fn tick(&mut self) {
+        let most = 1000 * self.config.forwarding.discovery_s / TICK.as_millis() as u64;
+        for (id, switch) in &mut self.switches {
+            switch.ticks += 1;
+            let is_due =
+                switch.ticks.is_multiple_of(most) || (switch.ticks < most && switch.ticks.is_power_of_two());
+            if !is_due || self.config.switch_of(*id).is_none_or(|settings| settings.place != Place::Access) {
                 continue;
             }
             let anchors = self.config.anchors.iter().map(|anchor| anchor.address);

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Subcommand;
+use net::capability::Capability;
 use nf::rest::{self, CallError};
 use output::{Format, Table};
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admin::{compact, runtime};
 use crate::config::{Problem, Problems};
-use crate::{ConfigArg, EXIT_FAILED, EXIT_UNREACHABLE};
+use crate::{ConfigArg, EXIT_FAILED, EXIT_UNREACHABLE, run};
 
 /// A request may change thousands of rules in several switches.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -152,7 +153,7 @@ fn teid(text: &str) -> Result<u32, String> {
 ///
 /// # Errors
 /// The configuration is wrong, or the controller cannot start.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub fn serve(args: &Args) -> anyhow::Result<ExitCode> {
     let Verb::Run { config, log } = &args.verb;
     let file = super::load(&config.config)?;
     let own = file.mec.controller.ok_or_else(|| missing(config))?;
@@ -160,6 +161,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !own.rest.ip().is_loopback() {
         tracing::warn!(address = %own.rest, "the REST API has no access control and is no loopback address (key `rest`)");
     }
+    // It needs none of its own: switches are reached over TCP.
+    net::privileges::keep_only(&needed(&own))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -172,6 +175,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Privileges for low ports, and for a state file in another user's folder.
+fn needed(config: &::controller::Config) -> Vec<Capability> {
+    let mut needed = Vec::new();
+    if config.openflow.port() < 1024 || config.rest.port() < 1024 {
+        needed.push(Capability::NetBindService);
+    }
+    let folder = config.state.parent().unwrap_or(&config.state);
+    if run::folder_of_another(folder).is_some() && Capability::DacOverride.held() {
+        needed.push(Capability::DacOverride);
+    }
+    needed
 }
 
 fn missing(arg: &ConfigArg) -> Problems {

@@ -58,7 +58,7 @@ enum Part {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.part {
         Part::Switch(args) => switch::run(args),
-        Part::Controller(args) => controller::run(args),
+        Part::Controller(args) => controller::serve(args),
         Part::Divert(args) => controller::divert(args),
         Part::Undivert(args) => controller::undivert(args),
         Part::List(args) => controller::list(args),
@@ -130,7 +130,9 @@ mod tests {
 
     #[test]
     fn the_shipped_example_is_sound() {
-        let switch = parse(&shipped()).ok().unwrap().mec.switch.unwrap();
+        let mec = parse(&shipped()).ok().unwrap().mec;
+        assert_eq!(mec.controller.unwrap().anchors.len(), 2);
+        let switch = mec.switch.unwrap();
         assert_eq!((switch.ports.len(), switch.gtp_port), (2, Some(100)));
     }
 
@@ -141,7 +143,7 @@ mod tests {
             assert!(text.contains(from), "{from}");
             let line = text[..text.find(from).unwrap()].lines().count();
             let problem = parse(&text.replacen(from, to, 1)).err().unwrap().remove(0);
-            assert!(problem.line.abs_diff(line) <= 1, "{problem:?} is not near line {line}");
+            assert!(problem.line.abs_diff(line) <= 2, "{problem:?} is not near line {line}");
             format!("{}: {}", problem.path, problem.message)
         };
         assert!(said("gtp_port: 100", "gtp_prt: 100").contains("did you mean `gtp_port`?"));

@@ -371,7 +371,12 @@ impl Steer {
     ///
     /// # Errors
     /// The kernel refuses the program.
-    pub fn load_varied(&self, chain: &Chain, teids: &Varied<'_>, baseline: bool) -> Result<Program, SteerError> {
+    pub fn load_varied(
+        &self,
+        chain: &Chain,
+        teids: &Varied<'_>,
+        baseline: bool,
+    ) -> Result<Program, SteerError> {
         let values = [
             ("sequence", memory(teids.sequence)),
             ("first_teid", Value::Number(teids.first.into())),

@@ -80,7 +80,11 @@ fn forward(forward: Forward) -> Entry {
 
 fn random_forward(random: &mut Random, interfaces: &[u32], ipv6: bool) -> Forward {
     let address = |random: &mut Random| {
-        ip(if ipv6 { random.pick(&["2001:db8:2::1", "2001:db8:2::2"]) } else { random.pick(&["10.2.0.1", "10.2.0.2"]) })
+        ip(if ipv6 {
+            random.pick(&["2001:db8:2::1", "2001:db8:2::2"])
+        } else {
+            random.pick(&["10.2.0.1", "10.2.0.2"])
+        })
     };
     let mac = |random: &mut Random| [2, 0, 0, 0, 9, random.below(3) as u8];
     let inner = |random: &mut Random| {

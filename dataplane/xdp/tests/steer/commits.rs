@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use net::time::now_std;
 use pktio::bpf::{TestFrame, XDP_TX};
 use xdp::steer::{
-    Action, Capacity, Change, Counters, Entry, Forward, Inside, Key, Only, Passed, Steer, SteerError, Table, Teids,
-    Tunnel,
+    Action, Capacity, Change, Counters, Entry, Forward, Inside, Key, Only, Passed, Steer, SteerError, Table,
+    Teids, Tunnel,
 };
 
 use crate::frames::{ip, plain};
@@ -78,7 +78,11 @@ fn atomic_under_traffic(teids: Teids, capacity: Capacity) {
         assert!(generations > 10, "{generations}");
     });
     let total: u64 = (0..TUNNELS).map(|teid| steer.counters(&key(ANCHOR, teid)).unwrap().packets).sum();
-    assert_eq!(total, seen.load(Relaxed) + u64::from(COMMITS), "each packet is counted once, by two processors");
+    assert_eq!(
+        total,
+        seen.load(Relaxed) + u64::from(COMMITS),
+        "each packet is counted once, by two processors"
+    );
     assert_eq!(steer.passed().iter().map(|(_, count)| count).sum::<u64>(), 0);
 }
 
@@ -110,15 +114,25 @@ fn a_commit_that_fails_changes_nothing() {
         Change::Set(Key::Inside(tunnel, Inside::Source(ip("10.45.0.2"))), to(here, 24)),
     ];
     let mixed = Inside::Flow(6, (ip("10.0.0.1"), 1), (ip("::1"), 2));
-    let unfit = Forward { interface: here, destination: Some(ip("::1")), source: Some(ip("10.0.0.1")), ..Forward::default() };
+    let unfit = Forward {
+        interface: here,
+        destination: Some(ip("::1")),
+        source: Some(ip("10.0.0.1")),
+        ..Forward::default()
+    };
     let failing: [(Change, fn(&SteerError) -> bool); 6] = [
         (Change::Set(key("10.9.9.9", 1), to(here, 1)), |error| matches!(error, SteerError::NoAnchor(_))),
-        (Change::Set(key(ANCHOR, 3), to(4_000_000, 1)), |error| matches!(error, SteerError::NoPort(4_000_000))),
-        (Change::Remove(key(ANCHOR, 1)), |error| matches!(error, SteerError::NeedsTunnel(_))),
-        (Change::Set(Key::Inside(Tunnel { teid: 3, ..tunnel }, Inside::Family(true)), to(here, 1)), |error| {
-            matches!(error, SteerError::NeedsTunnel(_))
+        (Change::Set(key(ANCHOR, 3), to(4_000_000, 1)), |error| {
+            matches!(error, SteerError::NoPort(4_000_000))
         }),
-        (Change::Set(Key::Inside(tunnel, mixed), to(here, 1)), |error| matches!(error, SteerError::Contradiction(_))),
+        (Change::Remove(key(ANCHOR, 1)), |error| matches!(error, SteerError::NeedsTunnel(_))),
+        (
+            Change::Set(Key::Inside(Tunnel { teid: 3, ..tunnel }, Inside::Family(true)), to(here, 1)),
+            |error| matches!(error, SteerError::NeedsTunnel(_)),
+        ),
+        (Change::Set(Key::Inside(tunnel, mixed), to(here, 1)), |error| {
+            matches!(error, SteerError::Contradiction(_))
+        }),
         (
             Change::Set(key(ANCHOR, 3), Entry { only: Only::default(), action: Action::Forward(unfit) }),
             |error| matches!(error, SteerError::Contradiction(_)),
@@ -136,7 +150,10 @@ fn a_commit_that_fails_changes_nothing() {
     let sent = |teid| rig.turn(&plain(ANCHOR, teid).build());
     assert_eq!(sent(1).frame[46..50], 12u32.to_be_bytes(), "the entry for inner fields still holds");
     assert_eq!([2, 999].map(|teid| sent(teid).verdict), [PASSED_ON; 2]);
-    assert_eq!(steer.counters(&inside), Some(Counters { packets: 1, octets: plain(ANCHOR, 1).build().len() as u64 }));
+    assert_eq!(
+        steer.counters(&inside),
+        Some(Counters { packets: 1, octets: plain(ANCHOR, 1).build().len() as u64 })
+    );
     // Everything that failed was given back: as much as before still fits.
     steer.commit(&new).unwrap();
     assert_eq!(sent(1).frame[46..50], 24u32.to_be_bytes());
@@ -222,7 +239,12 @@ fn a_million_tunnels() {
         let start = now_std();
         for first in (0..COUNT).step_by(1 << 16) {
             let changes: Vec<_> = (first..first + (1 << 16))
-                .map(|teid| Change::Set(key(anchor, teid.wrapping_mul(if anchor == ANCHOR { 1 } else { 0x9E37_79B1 })), to(here, teid ^ 0x5555)))
+                .map(|teid| {
+                    Change::Set(
+                        key(anchor, teid.wrapping_mul(if anchor == ANCHOR { 1 } else { 0x9E37_79B1 })),
+                        to(here, teid ^ 0x5555),
+                    )
+                })
                 .collect();
             steer.commit(&changes).unwrap();
         }

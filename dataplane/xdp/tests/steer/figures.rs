@@ -130,7 +130,8 @@ fn packets_per_second() {
     let frame = Spec { outer_checksum: false, ..plain(OWN, FIRST) };
     let frame: [u8; FRAME] = Spec { payload: FRAME - 78, ..frame }.build().try_into().unwrap();
     let sequence = SharedWords::new(8).unwrap();
-    let generator = Generator::new(frame, &Varied { sequence: &sequence, first: FIRST, mask: COUNT - 1 }).unwrap();
+    let generator =
+        Generator::new(frame, &Varied { sequence: &sequence, first: FIRST, mask: COUNT - 1 }).unwrap();
     let received = || counter.words()[0].load(Relaxed);
     let send = |count, batch| veth.peer.enter(|| generator.send(veth.far[0], count, batch).unwrap()).unwrap();
     send(100_000, 64);

@@ -206,14 +206,18 @@ impl Spec {
         spec.extensions = (0..random.below(4)).map(|_| random.pick(&[1, 1, 1, 2, 5])).collect();
         let ipv6 = random.chance(40);
         spec.inner = if ipv6 {
-            (ip(random.pick(&["2001:db8:45::2", "2001:db8:45::3"])), ip(random.pick(&["2001:db8::53", "::1"])))
+            (
+                ip(random.pick(&["2001:db8:45::2", "2001:db8:45::3"])),
+                ip(random.pick(&["2001:db8::53", "::1"])),
+            )
         } else {
             (ip(random.pick(&["10.45.0.2", "10.45.0.3"])), ip(random.pick(&["192.0.2.1", "192.0.2.2"])))
         };
         spec.protocol = random.pick(&[6, 17, 17, 17, 58, 1, 132, 50, 33, 0, 60]);
         spec.ports = (random.pick(&[4000, 4001]), random.pick(&[53, 80]));
         spec.inner_checksum = random.chance(80);
-        spec.fragment = random.chance(20).then(|| random.pick(&[(0, true), (3, true), (9, false), (0, false)]));
+        spec.fragment =
+            random.chance(20).then(|| random.pick(&[(0, true), (3, true), (9, false), (0, false)]));
         spec.options = random.chance(15);
         spec.payload = random.below(90);
         spec.padding = if random.chance(15) { random.below(20) } else { 0 };

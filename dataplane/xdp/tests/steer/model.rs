@@ -190,13 +190,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
 }
 
 /// Mends the checksum at `at` for what differs between two frames in these ranges.
-fn mend(
-    frame: &mut [u8],
-    before: &[u8],
-    at: usize,
-    ranges: &[std::ops::Range<usize>],
-    zero_is_none: bool,
-) {
+fn mend(frame: &mut [u8], before: &[u8], at: usize, ranges: &[std::ops::Range<usize>], zero_is_none: bool) {
     let mut checksum = u16::from_be_bytes([frame[at], frame[at + 1]]);
     if checksum == 0 && zero_is_none {
         return;

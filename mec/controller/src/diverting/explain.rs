@@ -109,8 +109,13 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn best(&self, table: TableId, packet: &Packet) -> Option<&FlowStats> {
-        let here = self.flows.iter().filter(|flow| flow.table_id == table && matches(&flow.matching, packet));
-        here.max_by_key(|flow| flow.priority)
+        // For Open vSwitch a rule without a type is for frames.
+        let has_type = |of: &Match| of.get(Field::PacketType).is_some();
+        let typed = self.view.dialect == Dialect::OpenVswitch && packet.contains_key(&Field::PacketType);
+        let here = |flow: &&FlowStats| {
+            flow.table_id == table && matches(&flow.matching, packet) && (!typed || has_type(&flow.matching))
+        };
+        self.flows.iter().filter(here).max_by_key(|flow| flow.priority)
     }
 
     /// What rules see of the packet behind the GTP port.
@@ -142,7 +147,9 @@ impl Walk<'_> {
         let neighbour =
             to.and_then(|to| self.macs.get(&to)).filter(|_| self.view.dialect == Dialect::OpenVswitch);
         put(&mut self.outer, neighbour.copied().map(Oxm::eth_dst));
-        self.teid = packet.get(&Field::TunnelId).map(|teid| *teid as u32);
+        // Without a TEID in the question there is none in the answer, unless a rule sets it.
+        let teid = packet.get(&Field::TunnelId).map(|teid| *teid as u32);
+        self.teid = teid.filter(|teid| self.teid.is_some() || *teid != 0);
         let keep = |field: &Field| self.inner.as_ref().is_some_and(|inner| inner.contains_key(field));
         self.inner = Some(
             packet.iter().filter(|(field, _)| keep(field)).map(|(field, bits)| (*field, *bits)).collect(),

@@ -129,14 +129,16 @@ fn begin(path: &Path, diversions: &Diversions) -> io::Result<File> {
     name.push(".new");
     let new = path.with_file_name(name);
     let mut file = File::options().create(true).write(true).truncate(true).open(&new)?;
-    let mut text = format!("{FORMAT}\n");
-    for diversion in diversions.values() {
-        text += &line(&Change::Set(diversion.clone()));
-    }
-    file.write_all(text.as_bytes())?;
+    file.write_all(write_all(diversions).as_bytes())?;
     file.sync_all()?;
     std::fs::rename(&new, path)?;
     Ok(file)
+}
+
+/// The text of a file with these diversions.
+pub fn write_all(diversions: &Diversions) -> String {
+    let changes = diversions.values().map(|diversion| line(&Change::Set(diversion.clone())));
+    format!("{FORMAT}\n{}", changes.collect::<String>())
 }
 
 fn line(change: &Change) -> String {

@@ -7,7 +7,7 @@
 //!
 //! Owner: one task owns all diversions, and reads requests and events one after another.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::application::Context;
 use crate::config::Config;
-use crate::rule::{Rule, RuleKey};
+use crate::rule::{Kind, Rule, RuleKey};
 use crate::switch::{Event, Handle, Outcome, Step, SwitchView};
 
 pub mod explain;
@@ -32,7 +32,7 @@ use journal::{Diversions, Journal};
 use model::{Diversion, Refusal};
 pub use neighbours::AnchorState;
 use neighbours::Neighbours;
-use rules::{Placed, Stage};
+use rules::Placed;
 
 /// Most requests that wait.
 const REQUESTS: usize = 256;
@@ -83,6 +83,7 @@ pub struct Done {
 }
 
 /// A request to the application.
+#[derive(Debug)]
 pub enum Command {
     /// Divert, all or none.
     Divert(Vec<Diversion>, oneshot::Sender<Result<Done, Refusal>>),
@@ -172,6 +173,8 @@ struct Application {
     /// All rules, and how many diversions each is of: many share those that lead to the tables.
     rules: HashMap<Place, (Placed, usize)>,
     neighbours: Neighbours,
+    /// Switches to compare rules with, once no more events wait.
+    dirty: BTreeSet<u64>,
 }
 
 /// Runs the application until it is told to stop.
@@ -202,6 +205,7 @@ pub(crate) async fn run(
         made: HashMap::new(),
         rules: HashMap::new(),
         neighbours,
+        dirty: BTreeSet::new(),
     };
     loop {
         tokio::select! {
@@ -215,6 +219,12 @@ pub(crate) async fn run(
                 None => break,
             },
             _ = ticks.tick() => own.tick().await,
+        }
+        // Many rules may be gone at once.
+        while events.is_empty()
+            && let Some(datapath_id) = own.dirty.pop_first()
+        {
+            own.sync(datapath_id).await;
         }
     }
     // Those who wait are told that it does not run.
@@ -252,7 +262,9 @@ impl Application {
                 }
             }
             // It is wanted still.
-            Event::Removed { datapath_id, .. } | Event::Audit(datapath_id) => self.sync(datapath_id).await,
+            Event::Removed { datapath_id, .. } | Event::Audit(datapath_id) => {
+                self.dirty.insert(datapath_id);
+            }
         }
     }
 
@@ -491,8 +503,8 @@ impl Application {
         }
         for placed in made.values().flatten() {
             let entry = change.entry((placed.datapath_id, placed.rule.key.clone())).or_insert((placed, 0));
-            // Two users of a request, or a user and another one, with the same TEID or address.
-            if entry.1 > 0 && entry.0.rule != placed.rule {
+            // Two users of a request with the same TEID or address.
+            if entry.1 > 0 && (entry.0.rule != placed.rule || is_one_users(placed)) {
                 return Err(in_the_way(placed));
             }
             *entry = (placed, entry.1 + 1);
@@ -502,13 +514,13 @@ impl Application {
             let present = self.rules.get(&place);
             let left = present.map_or(0, |(_, count)| *count as isize) + count;
             let is_same = present.is_some_and(|(present, _)| present.rule == placed.rule);
+            // Others need it as it is, or it would steer two users.
+            if count > 0 && left > 1 && (!is_same || is_one_users(placed)) {
+                return Err(in_the_way(placed));
+            }
             if left <= 0 {
                 all.removed.extend(present.map(|(present, _)| present.clone()));
             } else if !is_same {
-                // Others need it as it is.
-                if present.is_some() && left > 1 && placed.stage == Stage::User {
-                    return Err(in_the_way(placed));
-                }
                 all.set.push(placed.clone());
             }
         }
@@ -539,6 +551,11 @@ impl Application {
             self.made.insert(id, placed);
         }
     }
+}
+
+/// Whether a rule is for the packets of one diversion, and not for all that lead to the tables.
+fn is_one_users(placed: &Placed) -> bool {
+    placed.rule.kind == Kind::T1High
 }
 
 fn in_the_way(placed: &Placed) -> Refusal {

@@ -51,6 +51,8 @@ impl AnchorState {
 struct Watched {
     alive: bool,
     missed: u32,
+    /// Whether it was said that it is dead.
+    said_dead: bool,
 }
 
 #[derive(Debug)]
@@ -169,10 +171,14 @@ impl Neighbours {
             let Some(switch) = self.switches.get_mut(&id).filter(|switch| switch.connected) else { continue };
             switch.rounds = switch.rounds.saturating_add(1);
             for (name, watched) in &mut switch.anchors {
-                if watched.alive && watched.missed >= self.config.diverting.echo_misses {
-                    watched.alive = false;
+                if !watched.said_dead && watched.missed >= self.config.diverting.echo_misses {
+                    (watched.alive, watched.said_dead) = (false, true);
                     dead.push((id, name.clone()));
                 }
+            }
+            for anchor in &self.config.anchors {
+                let watched = switch.anchors.entry(anchor.name.clone()).or_default();
+                watched.missed = watched.missed.saturating_add(1);
             }
             self.ask(id);
         }
@@ -201,9 +207,7 @@ impl Neighbours {
                 // A lost question is asked again.
                 let _ = self.handle.packet_out(datapath_id, PortNo::CONTROLLER, flood.clone(), question);
             }
-            let (Some(anchor), Some(mac)) = (anchor, known) else { continue };
-            let watched = switch.anchors.entry(anchor.name.clone()).or_default();
-            watched.missed = watched.missed.saturating_add(1);
+            let (Some(_), Some(mac)) = (anchor, known) else { continue };
             let to = Station { mac, ip: address };
             let Some(echo) = frame::echo_request(switch.station, to, switch.sequence) else { continue };
             let _ = self.handle.packet_out(datapath_id, PortNo::CONTROLLER, flood.clone(), echo);
@@ -218,7 +222,7 @@ impl Neighbours {
                 return false;
             };
             let watched = switch.anchors.entry(anchor.name.clone()).or_default();
-            watched.missed = 0;
+            (watched.missed, watched.said_dead) = (0, false);
             if !watched.alive {
                 watched.alive = true;
                 let what = format!("anchor {} answers GTP-U Echo", anchor.name);

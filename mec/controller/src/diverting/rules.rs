@@ -610,3 +610,125 @@ enum Then {
 fn not_known(address: IpAddr) -> String {
     format!("the link-layer address of {address} is not known yet: it has not answered (or give `mac`)")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::example;
+    use openflow::{Port, PortConfig, PortState, Text};
+    use serde_json::{Value, json};
+
+    struct Known;
+
+    impl Macs for Known {
+        fn mac(&self, _: u64, address: IpAddr) -> Option<MacAddr> {
+            let last = match address {
+                IpAddr::V4(address) => address.octets()[3],
+                IpAddr::V6(address) => address.octets()[15],
+            };
+            Some(MacAddr([2, 0, 0, 0, 0, last]))
+        }
+    }
+
+    fn view(datapath_id: u64, dialect: Dialect) -> SwitchView {
+        let port = |port_no, name| Port {
+            port_no,
+            hw_addr: MacAddr([2, 0, 0, 0, 1, 1]),
+            name: Text::new(name),
+            config: PortConfig::default(),
+            state: PortState::LIVE,
+            current: 0,
+            advertised: 0,
+            supported: 0,
+            peer: 0,
+            current_speed_kbps: 0,
+            max_speed_kbps: 0,
+        };
+        let ports = vec![port(PortNo(9), "gtp"), port(PortNo::LOCAL, "local")];
+        let name = format!("switch{datapath_id}");
+        SwitchView { datapath_id, name, connected: true, dialect, software: String::new(), ports }
+    }
+
+    fn made(config: &Config, dialect: Dialect, more: Value) -> Vec<Placed> {
+        let mut all = json!({"ue": "10.45.0.2", "from": "gw1", "to": "gw2", "base_station": "enb1", "confirmed_by": "test"});
+        for (key, value) in more.as_object().unwrap() {
+            all[key] = value.clone();
+        }
+        let diversion: Diversion = serde_json::from_value(all).unwrap();
+        diversion.check(config).unwrap();
+        diversion.check_switch(config, dialect).unwrap();
+        of_diversion(&diversion, config, &[view(1, dialect), view(3, Dialect::Native)], &Known).unwrap()
+    }
+
+    fn of(placed: &[Placed], kind: Kind) -> Vec<&Rule> {
+        placed.iter().map(|placed| &placed.rule).filter(|rule| rule.kind == kind).collect()
+    }
+
+    /// DIV-2, SW-5: how many rules each thing is, in both dialects; SW-6: never table 2.
+    #[test]
+    fn each_diversion_has_its_rules() {
+        let config = example();
+        let tunnel = json!([{"uplink": 7}]);
+        let selective = json!([{"uplink": 7, "downlink": 8, "target_uplink": 9}]);
+        let flow = json!({"protocol": 17, "server": "9.9.9.9", "port": 53});
+        for (more, native, open_vswitch) in [
+            (json!({}), 1, 1),
+            (json!({"tunnels": tunnel}), 1, 1),
+            (json!({"application": flow}), 1, 1),
+            (json!({"peer": "10.45.0.3"}), 2, 2),
+            (json!({"ue": null}), 1, 16),
+            (json!({"tunnels": selective, "target_address": "10.46.0.2"}), 2, 2),
+        ] {
+            for (dialect, expected) in [(Dialect::Native, native), (Dialect::OpenVswitch, open_vswitch)] {
+                let placed = made(&config, dialect, more.clone());
+                assert_eq!(of(&placed, Kind::T1High).len(), expected, "{dialect:?} {more}");
+                assert!(placed.iter().all(|placed| placed.rule.key.table < FORWARDING), "SW-6");
+                assert!(of(&placed, Kind::SgiDown).len() == 1, "DIV-6");
+                let flags = |rule: &&Rule| rule.key.matching.tun_gtpu_flags().is_some();
+                let table_1 =
+                    placed.iter().map(|placed| &placed.rule).filter(|rule| rule.key.table == ENCAPSULATION);
+                let tunnels = table_1.filter(|rule| rule.kind != Kind::T1Path);
+                assert!(
+                    dialect == Dialect::Native || tunnels.clone().all(|rule| flags(&rule)),
+                    "every rule of table 1"
+                );
+            }
+        }
+    }
+
+    /// What leads to a table is there before what enters it, and the user comes last.
+    #[test]
+    fn stages_are_from_the_ground_up() {
+        let selective = json!([{"uplink": 7, "downlink": 8}]);
+        let placed =
+            made(&example(), Dialect::Native, json!({"tunnels": selective, "target_address": "10.46.0.2"}));
+        let stage = |kind: Kind| {
+            let stages = placed.iter().filter(|placed| placed.rule.kind == kind).map(|placed| placed.stage);
+            (stages.clone().min().unwrap(), stages.max().unwrap())
+        };
+        assert!(stage(Kind::T0High).1 < stage(Kind::T0Decapsulate).0);
+        assert!(stage(Kind::T1Low).1 < stage(Kind::T0Decapsulate).0);
+        assert!(stage(Kind::T0Decapsulate).1 < stage(Kind::SgiDown).0);
+        assert!(stage(Kind::SgiUp).1 < stage(Kind::T1High).1);
+        // Downlink is rewritten before anything comes from there.
+        assert_eq!(stage(Kind::T1High).0, Stage::Ground);
+    }
+
+    /// SW-12: IPv6 outside and inside.
+    #[test]
+    fn ipv6_is_as_good() {
+        let mut config = example();
+        for (at, last) in [(0, 0x11_u16), (1, 0x12)] {
+            config.anchors[at].address = [0xfd00, 0, 0, 0, 0, 0, 0, last].into();
+        }
+        config.base_stations[0].address = [0xfd00, 0, 0, 0, 0, 0, 0, 1].into();
+        let tunnels = json!([{"uplink": 7, "downlink": 8}]);
+        let more = json!({"ue": "fd00:45::2", "tunnels": tunnels, "target_address": "fd00:46::2"});
+        let placed = made(&config, Dialect::Native, more);
+        let users = of(&placed, Kind::T1High);
+        assert_eq!(users[0].key.matching.tun_ipv6_dst(), Some([0xfd00, 0, 0, 0, 0, 0, 0, 0x11].into()));
+        assert!(of(&placed, Kind::SgiNeighbour)[0].key.matching.ipv6_nd_target().is_some());
+        assert_eq!(of_probe("fd00::250".parse().unwrap()).unwrap().len(), 3);
+        assert_eq!(of_probe("10.0.0.250".parse().unwrap()).unwrap().len(), 2);
+    }
+}

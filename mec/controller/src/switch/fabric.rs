@@ -322,21 +322,12 @@ impl Fabric {
         else {
             return;
         };
-        let key = RuleKey {
-            table: removed.table_id,
-            priority: removed.priority,
-            matching: removed.matching.clone(),
-        };
-        let key = if wanted.contains_key(&key) {
-            key
-        } else {
-            let canonical = key.canonical();
-            match wanted.keys().find(|key| key.canonical() == canonical) {
-                Some(key) => key.clone(),
-                // We have removed it ourselves.
-                None => return,
-            }
-        };
+        let (table, priority) = (removed.table_id, removed.priority);
+        let key = RuleKey { table, priority, matching: removed.matching.clone() }.canonical();
+        if !wanted.contains_key(&key) {
+            // We have removed it ourselves.
+            return;
+        }
         match removed.reason {
             FlowRemovedReason::IdleTimeout | FlowRemovedReason::HardTimeout => _ = wanted.remove(&key),
             FlowRemovedReason::Delete | FlowRemovedReason::GroupDelete => {

@@ -21,7 +21,7 @@ static MALFORMED: Counter = Counter::new("controller_messages_malformed");
 static UNASKED: Counter = Counter::new("controller_answers_unasked");
 
 /// How long a switch may take to say who it is.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Octets that are read at once.
 const CHUNK: usize = 64 * 1024;
 

@@ -494,6 +494,37 @@ impl Edge {
     }
 }
 
+/// A further switch with its connection to the controller.
+pub async fn further(home: &NetNs, number: u8) -> (NetNs, Switch) {
+    let space = NetNs::new().unwrap();
+    let (name, far) = (format!("ctl{number}"), "ctl0");
+    wire(home, &name, &space, far).await;
+    let address = |host: u8| Cidr::new(IpAddr::from([10, 99, number, host]), 24).unwrap();
+    Links::in_ns(home).unwrap().add_address(&name, address(1)).await.unwrap();
+    Links::in_ns(&space).unwrap().add_address(far, address(2)).await.unwrap();
+    let switch = Switch::start(&space, u64::from(number), &format!("10.99.{number}.1:6653")).await;
+    (space, switch)
+}
+
+/// A host at a port of a switch, with addresses on its interface `n3`; and its link-layer address.
+pub async fn host(space: &NetNs, switch: &Switch, port: &str, addresses: &[&str]) -> (NetNs, String) {
+    let own = NetNs::new().unwrap();
+    wire(space, port, &own, "n3").await;
+    for address in addresses {
+        Links::in_ns(&own).unwrap().add_address("n3", address.parse().unwrap()).await.unwrap();
+    }
+    switch.add_port(port).await;
+    let mac = mac_of(&own);
+    (own, mac)
+}
+
+/// A datagram socket in a namespace.
+pub fn socket(space: &NetNs, address: &str) -> UdpSocket {
+    let address: SocketAddr = address.parse().unwrap();
+    let socket = space.enter(|| udp::bind_std(address, udp::Options::default()).unwrap()).unwrap();
+    UdpSocket::from_std(socket).unwrap()
+}
+
 /// The address of a switch that stands for an end: each switch has its own.
 fn local_at(address: &str, number: usize) -> String {
     let last: usize = address.rsplit('.').next().unwrap().parse().unwrap();

@@ -1,0 +1,546 @@
+//! The controller with simulated switches, which lose and invent rules, refuse, and lose their connection, all from a seed.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use controller::rule::{APP_MASK, App, Kind};
+use controller::{Config, Controller, frame};
+use net::tcp;
+use net::time::{self, Duration};
+use openflow::multipart::{Reply, Request};
+use openflow::*;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a switch has, over its connections.
+#[derive(Default)]
+struct Tables {
+    flows: Vec<FlowStats>,
+    /// Flow-mods so far.
+    changes: usize,
+    /// Refuses flow-mods of table 1 from this number of flows on.
+    full_at: Option<usize>,
+    no_bundles: bool,
+}
+
+impl Tables {
+    fn apply(&mut self, change: &FlowMod) -> Result<(), Code> {
+        self.changes += 1;
+        let same = |flow: &FlowStats| {
+            (flow.table_id, flow.priority, &flow.matching)
+                == (change.table_id, change.priority, &change.matching)
+        };
+        match change.command {
+            FlowModCommand::Add => {
+                if change.table_id == TableId(1) && self.full_at.is_some_and(|most| self.flows.len() >= most)
+                {
+                    return Err(Code::OFPFMFC_TABLE_FULL);
+                }
+                self.flows.retain(|flow| !same(flow));
+                self.flows.push(FlowStats {
+                    table_id: change.table_id,
+                    duration: openflow::Duration::default(),
+                    priority: change.priority,
+                    idle_timeout_s: change.idle_timeout_s,
+                    hard_timeout_s: 0,
+                    flags: change.flags,
+                    cookie: change.cookie,
+                    packet_count: 0,
+                    byte_count: 0,
+                    matching: change.matching.clone(),
+                    instructions: change.instructions.clone(),
+                });
+            }
+            FlowModCommand::DeleteStrict => {
+                self.flows
+                    .retain(|flow| !same(flow) || (flow.cookie ^ change.cookie) & change.cookie_mask != 0);
+            }
+            other => panic!("the controller does not send {other:?}"),
+        }
+        Ok(())
+    }
+
+    fn of(&self, app: App, kind: Kind) -> usize {
+        self.flows.iter().filter(|flow| flow.cookie == app.cookie() | kind as u64).count()
+    }
+
+    /// Everything of an application, in a form that can be compared.
+    fn shape(&self, app: App) -> BTreeSet<String> {
+        let own = self.flows.iter().filter(|flow| flow.cookie & APP_MASK == app.cookie());
+        own.map(|flow| format!("{:?}", (flow.table_id, flow.priority, &flow.matching, &flow.instructions)))
+            .collect()
+    }
+}
+
+/// One connection of a switch, until the controller or the test ends it.
+struct Connection {
+    tables: Arc<Mutex<Tables>>,
+    stream: tcp::TcpStream,
+    bundle: Vec<(u32, FlowMod)>,
+}
+
+fn ports() -> Vec<Port> {
+    let port = |number: PortNo, name: &str| Port {
+        port_no: number,
+        hw_addr: MacAddr([2, 0, 0, 0, 9, number.0 as u8]),
+        name: Text::new(name),
+        config: PortConfig::default(),
+        state: PortState::LIVE,
+        current: 0,
+        advertised: 0,
+        supported: 0,
+        peer: 0,
+        current_speed_kbps: 0,
+        max_speed_kbps: 0,
+    };
+    vec![
+        port(PortNo(1), "ran"),
+        port(PortNo(2), "core"),
+        port(PortNo(100), "gtp"),
+        port(PortNo::LOCAL, "local"),
+    ]
+}
+
+impl Connection {
+    async fn run(mut self) {
+        self.send(0, Hello::OURS.into()).await;
+        let mut framer = Framer::default();
+        let mut chunk = vec![0; 65_536];
+        loop {
+            let Ok(length @ 1..) = self.stream.read(&mut chunk).await else { return };
+            framer.push(&chunk[..length]);
+            while let Some(octets) = framer.next_message().unwrap() {
+                let octets = octets.to_vec();
+                let (xid, message) = Message::decode(&octets).unwrap();
+                self.message(xid, message, &octets).await;
+            }
+        }
+    }
+
+    async fn send(&mut self, xid: u32, message: Message) {
+        // The controller may have gone.
+        let _ = self.stream.write_all(&message.encode(xid).unwrap()).await;
+    }
+
+    async fn error(&mut self, xid: u32, code: Code, octets: &[u8]) {
+        self.send(xid, code.about(octets).into()).await;
+    }
+
+    async fn message(&mut self, xid: u32, message: Message, octets: &[u8]) {
+        let no_bundles = self.tables.lock().unwrap().no_bundles;
+        match message {
+            Message::EchoRequest(data) => self.send(xid, Message::EchoReply(data)).await,
+            Message::FeaturesRequest(()) => {
+                let features = Features {
+                    datapath_id: 1,
+                    n_buffers: 0,
+                    n_tables: 8,
+                    auxiliary_id: 0,
+                    capabilities: Capabilities::FLOW_STATS,
+                };
+                self.send(xid, Message::FeaturesReply(features)).await;
+            }
+            Message::MultipartRequest(Multipart { body, .. }) => {
+                let reply = match body {
+                    Request::Desc(()) => Reply::Desc(Box::new(Desc {
+                        manufacturer: Text::new("test"),
+                        hardware: Text::new("simulated"),
+                        software: Text::new("1"),
+                        serial_number: Text::new("1"),
+                        datapath: Text::new("test"),
+                    })),
+                    Request::PortDesc(()) => Reply::PortDesc(ports()),
+                    Request::Flow(asked) => {
+                        let is_asked =
+                            |flow: &&FlowStats| (flow.cookie ^ asked.cookie) & asked.cookie_mask == 0;
+                        Reply::Flow(
+                            self.tables.lock().unwrap().flows.iter().filter(is_asked).cloned().collect(),
+                        )
+                    }
+                    other => panic!("{other:?}"),
+                };
+                for part in reply.into_parts() {
+                    self.send(xid, part.into()).await;
+                }
+            }
+            Message::BundleControl(_) | Message::BundleAdd(_) if no_bundles => {
+                self.error(xid, Code::OFPBRC_BAD_EXPERIMENTER, octets).await;
+            }
+            Message::BundleAdd(BundleAdd { change: Change::FlowMod(change), .. }) => {
+                self.bundle.push((xid, change))
+            }
+            Message::BundleControl(control) => self.bundle(xid, control, octets).await,
+            Message::FlowMod(change) => {
+                let result = self.tables.lock().unwrap().apply(&change);
+                if let Err(code) = result {
+                    self.error(xid, code, octets).await;
+                }
+            }
+            Message::BarrierRequest(()) => self.send(xid, Message::BarrierReply(())).await,
+            Message::PacketOut(packet) => self.answer_echo(&packet.data).await,
+            _ => {}
+        }
+    }
+
+    async fn bundle(&mut self, xid: u32, control: BundleControl, octets: &[u8]) {
+        let reply = |kind| Message::from(BundleControl { kind, ..control });
+        match control.kind {
+            BundleControlType::OpenRequest => {
+                self.bundle.clear();
+                self.send(xid, reply(BundleControlType::OpenReply)).await;
+            }
+            BundleControlType::CommitRequest => {
+                let changes = std::mem::take(&mut self.bundle);
+                let failed = {
+                    let mut tables = self.tables.lock().unwrap();
+                    let before = tables.flows.clone();
+                    let failed = changes
+                        .iter()
+                        .find_map(|(xid, change)| tables.apply(change).err().map(|code| (*xid, code)));
+                    if failed.is_some() {
+                        tables.flows = before;
+                    }
+                    failed
+                };
+                match failed {
+                    Some((of_change, code)) => {
+                        self.error(of_change, code, octets).await;
+                        self.error(xid, Code::OFPBFC_MSG_FAILED, octets).await;
+                    }
+                    None => self.send(xid, reply(BundleControlType::CommitReply)).await,
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Both anchors are there: an Echo Request comes back as the response.
+    async fn answer_echo(&mut self, data: &[u8]) {
+        let Some((from, to, udp)) = frame::datagram(data) else { return };
+        let Ok(Some(packet::gtpu::Signalling::EchoRequest { sequence })) =
+            packet::gtpu::decode(udp.payload())
+        else {
+            return;
+        };
+        let message = packet::gtpu::Signalling::EchoResponse { sequence }.build();
+        let datagram = packet::transport::build_udp((to, 2152), (from, 2152), &message).unwrap();
+        let (std::net::IpAddr::V4(from), std::net::IpAddr::V4(to)) = (from, to) else { return };
+        let packet = packet::ipv4::Header::new(to, from, 17).build(&datagram).unwrap();
+        let data = packet::ethernet::build([2; 6], [4; 6], None, 0x0800, &packet);
+        let packet = PacketIn {
+            buffer_id: BufferId::NO_BUFFER,
+            total_len: data.len() as u16,
+            reason: PacketInReason::Action,
+            table_id: TableId(0),
+            cookie: App::Diverting.cookie() | Kind::Probe as u64,
+            matching: Match::new([Oxm::in_port(PortNo(2))]).unwrap(),
+            data,
+        };
+        self.send(0, packet.into()).await;
+    }
+}
+
+/// A switch that can be connected and disconnected.
+struct Switch {
+    tables: Arc<Mutex<Tables>>,
+    task: Option<tokio::task::JoinHandle<()>>,
+}
+
+impl Switch {
+    fn new() -> Switch {
+        Switch { tables: Arc::default(), task: None }
+    }
+
+    async fn connect(&mut self, controller: SocketAddr) {
+        self.disconnect();
+        let stream = tcp::connect(controller, PATIENCE).await.unwrap();
+        let connection = Connection { tables: self.tables.clone(), stream, bundle: Vec::new() };
+        self.task = Some(tokio::spawn(connection.run()));
+    }
+
+    fn disconnect(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.abort();
+        }
+    }
+}
+
+fn config(folder: &tempfile::TempDir) -> Config {
+    serde_json::from_value(json!({
+        "openflow": "127.0.0.1:0", "rest": "127.0.0.1:0", "state": folder.path().join("state"), "audit_s": 0,
+        "switches": [{"name": "edge1", "datapath_id": 1, "place": "access", "probe": "10.0.0.250"}],
+        "anchors": [
+            {"name": "gw1", "address": "10.0.0.11", "mac": "02:00:00:00:00:11"},
+            {"name": "gw2", "address": "10.0.0.12", "mac": "02:00:00:00:00:12"},
+        ],
+        "base_stations": [{"name": "enb1", "address": "10.0.0.1", "mac": "02:00:00:00:00:01", "switch": "edge1", "access": "4g"}],
+        "diverting": {"echo_ms": 20, "restore": false},
+    }))
+    .unwrap()
+}
+
+async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let deadline = time::now() + PATIENCE;
+    while !is_so().await {
+        assert!(time::now() < deadline, "{what} does not become so");
+        time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn call(controller: &Controller, method: &str, path: &str, body: Value) -> (u16, Value) {
+    let answer = nf::rest::call(PATIENCE, controller.rest(), method, path, Some(&body)).await.unwrap();
+    (answer.status, answer.body)
+}
+
+async fn alive(controller: &Controller) {
+    until("alive", async || {
+        let anchors = controller.diverting().anchors().await.unwrap();
+        anchors.len() == 2 && anchors.iter().all(|anchor| anchor.alive)
+    })
+    .await;
+}
+
+fn user(number: u32) -> Value {
+    json!({"ue": format!("10.45.0.{number}"), "tunnels": [{"uplink": number}], "from": "gw1", "to": "gw2",
+        "base_station": "enb1", "confirmed_by": "test"})
+}
+
+/// Waits until no change has come for a while.
+async fn quiet(switch: &Switch) {
+    let mut seen = usize::MAX;
+    loop {
+        let now = switch.tables.lock().unwrap().changes;
+        if now == seen {
+            return;
+        }
+        seen = now;
+        time::sleep(Duration::from_millis(150)).await;
+    }
+}
+
+/// The rules of Table I as our switch gets them.
+#[tokio::test]
+async fn the_rules_are_those_of_table_i() {
+    let folder = tempfile::tempdir().unwrap();
+    let controller = Controller::start(config(&folder)).await.unwrap();
+    let mut switch = Switch::new();
+    switch.connect(controller.openflow()).await;
+    alive(&controller).await;
+    let mut one = user(5);
+    one.as_object_mut().unwrap().remove("tunnels");
+    assert_eq!(call(&controller, "POST", "/v1/diversions", one).await.0, 200);
+    let tables = switch.tables.lock().unwrap();
+    let find = |kind: Kind| {
+        let found: Vec<_> =
+            tables.flows.iter().filter(|flow| Kind::of_cookie(flow.cookie) == Some(kind)).collect();
+        found.into_iter().max_by_key(|flow| flow.priority).unwrap()
+    };
+    let high = find(Kind::T0High);
+    assert_eq!(
+        (high.table_id, high.matching.in_port(), high.instructions.goto_table),
+        (TableId(0), Some(PortNo(100)), Some(TableId(1))),
+        "SW-T0-H"
+    );
+    let m1 = find(Kind::T0Decapsulate);
+    assert_eq!(
+        (m1.matching.ipv4_src(), m1.matching.ipv4_dst(), m1.matching.udp_dst()),
+        (Some([10, 0, 0, 1].into()), Some([10, 0, 0, 11].into()), Some(2152)),
+        "SW-T0-M1"
+    );
+    assert_eq!(
+        m1.instructions.apply_actions.as_deref(),
+        Some(&[Action::output(PortNo::LOCAL)][..]),
+        "SW-T0-M1"
+    );
+    let m2 = find(Kind::T0Encapsulated);
+    let to_target = Action::set(Oxm::eth_dst(MacAddr([2, 0, 0, 0, 0, 0x12]))).unwrap();
+    assert_eq!(
+        (m2.instructions.apply_actions.as_deref(), m2.instructions.goto_table),
+        (Some(&[to_target][..]), Some(TableId(2))),
+        "SW-T0-M2"
+    );
+    let user = find(Kind::T1High);
+    let steer =
+        [Action::set(Oxm::tun_ipv4_dst([10, 0, 0, 12].into())).unwrap(), Action::output(PortNo::IN_PORT)];
+    assert_eq!(
+        (user.matching.ipv4_src(), user.instructions.apply_actions.as_deref()),
+        (Some([10, 45, 0, 5].into()), Some(&steer[..])),
+        "SW-T1-H"
+    );
+    assert!(find(Kind::T1Low).priority < user.priority, "SW-T1-L");
+    assert_eq!(
+        (find(Kind::T0Low).instructions.goto_table, find(Kind::T2Low).table_id),
+        (Some(TableId(2)), TableId(2)),
+        "SW-T0-L, SW-T2-L"
+    );
+    // SW-6: table 2 is forwarding's, table 1 is diverting's.
+    let owner = |flow: &FlowStats| App::of_cookie(flow.cookie);
+    assert!(
+        tables.flows.iter().all(|flow| flow.table_id != TableId(2) || owner(flow) == Some(App::Forwarding)),
+        "SW-6"
+    );
+    assert!(
+        tables.flows.iter().all(|flow| flow.table_id != TableId(1) || owner(flow) == Some(App::Diverting)),
+        "SW-6"
+    );
+}
+
+/// A switch that comes back as it was gets no flow-mod; with and without bundles.
+#[tokio::test]
+async fn nothing_is_sent_when_nothing_differs() {
+    for no_bundles in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut switch = Switch::new();
+        switch.tables.lock().unwrap().no_bundles = no_bundles;
+        let controller = Controller::start(config(&folder)).await.unwrap();
+        switch.connect(controller.openflow()).await;
+        alive(&controller).await;
+        let all: Value = (1..=50).map(user).collect();
+        assert_eq!(call(&controller, "POST", "/v1/diversions", all).await.0, 200);
+        assert_eq!(switch.tables.lock().unwrap().of(App::Diverting, Kind::T1High), 50);
+        quiet(&switch).await;
+        let (changes, shape) = {
+            let tables = switch.tables.lock().unwrap();
+            (tables.changes, tables.shape(App::Diverting))
+        };
+        switch.connect(controller.openflow()).await;
+        time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(switch.tables.lock().unwrap().changes, changes, "reconnection");
+        // Another controller that reads the same state.
+        drop(controller);
+        let controller = Controller::start(config(&folder)).await.unwrap();
+        switch.connect(controller.openflow()).await;
+        alive(&controller).await;
+        time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(controller.diverting().list().await.unwrap().len(), 50);
+        let tables = switch.tables.lock().unwrap();
+        assert_eq!((tables.changes, tables.shape(App::Diverting)), (changes, shape), "restart");
+    }
+}
+
+/// A switch that refuses: the error goes to whoever asked, and everything is as it was.
+#[tokio::test]
+async fn a_refusal_is_reported_and_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut switch = Switch::new();
+    let controller = Controller::start(config(&folder)).await.unwrap();
+    switch.connect(controller.openflow()).await;
+    alive(&controller).await;
+    assert_eq!(call(&controller, "POST", "/v1/diversions", user(1)).await.0, 200);
+    let shape = {
+        let mut tables = switch.tables.lock().unwrap();
+        tables.full_at = Some(tables.flows.len() + 3);
+        tables.shape(App::Diverting)
+    };
+    let all: Value = (1..=10).map(user).collect();
+    let (status, problem) = call(&controller, "POST", "/v1/diversions", all).await;
+    assert!(
+        status == 502 && problem["detail"].as_str().unwrap().contains("OFPFMFC_TABLE_FULL"),
+        "{status} {problem}"
+    );
+    assert_eq!(switch.tables.lock().unwrap().shape(App::Diverting), shape, "nothing half applied");
+    assert_eq!(controller.diverting().list().await.unwrap().len(), 1);
+    drop(controller);
+    let controller = Controller::start(config(&folder)).await.unwrap();
+    assert_eq!(controller.diverting().list().await.unwrap().len(), 1, "nor in the file");
+    // The same TEID for two users would be one rule for both.
+    switch.tables.lock().unwrap().full_at = None;
+    switch.connect(controller.openflow()).await;
+    alive(&controller).await;
+    let mut other = user(2);
+    other["tunnels"][0]["uplink"] = json!(1);
+    let (status, problem) = call(&controller, "POST", "/v1/diversions", other).await;
+    assert!(status == 409 && problem["detail"].as_str().unwrap().contains("TEID 0x1"), "{status} {problem}");
+}
+
+/// Random requests, lost and invented rules and lost connections end with the right rules, and foreign ones untouched.
+#[tokio::test]
+async fn after_random_faults_the_rules_are_right() {
+    for seed in 1..=5_u64 {
+        let mut state = seed;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let mut switch = Switch::new();
+        let controller = Controller::start(config(&folder)).await.unwrap();
+        switch.connect(controller.openflow()).await;
+        alive(&controller).await;
+        let foreign = FlowMod {
+            cookie: 0x77,
+            ..FlowMod::add(TableId(1), 9, Match::default(), Instructions::default())
+        };
+        switch.tables.lock().unwrap().apply(&foreign).unwrap();
+        let mut diverted = BTreeSet::new();
+        for _ in 0..60 {
+            let number = random(20) as u32 + 1;
+            match random(6) {
+                0..=2 => {
+                    if call(&controller, "POST", "/v1/diversions", user(number)).await.0 == 200 {
+                        diverted.insert(number);
+                    }
+                }
+                3 => {
+                    let body = json!({"ues": [format!("10.45.0.{number}")]});
+                    assert_eq!(
+                        call(&controller, "POST", "/v1/diversions/remove", body).await.0,
+                        200,
+                        "seed {seed}"
+                    );
+                    diverted.remove(&number);
+                }
+                4 => {
+                    let mut tables = switch.tables.lock().unwrap();
+                    let at = random(tables.flows.len() as u64) as usize;
+                    if tables.flows[at].cookie != 0x77 {
+                        tables.flows.remove(at);
+                    }
+                    let invented = Match::new([Oxm::tunnel_id(random(1000))]).unwrap();
+                    let cookie = App::Diverting.cookie() | Kind::T1High as u64;
+                    let rule = FlowMod::add(TableId(1), 7, invented, Instructions::default());
+                    tables.apply(&FlowMod { cookie, ..rule }).unwrap();
+                }
+                _ => switch.connect(controller.openflow()).await,
+            }
+        }
+        switch.connect(controller.openflow()).await;
+        until("complete", async || {
+            let tables = switch.tables.lock().unwrap();
+            tables.of(App::Diverting, Kind::T1High) == diverted.len()
+        })
+        .await;
+        quiet(&switch).await;
+        let tables = switch.tables.lock().unwrap();
+        let teids: BTreeSet<u32> = tables
+            .flows
+            .iter()
+            .filter(|flow| Kind::of_cookie(flow.cookie) == Some(Kind::T1High) && flow.cookie != 0x77)
+            .map(|flow| flow.matching.tunnel_id().unwrap() as u32)
+            .collect();
+        assert_eq!(teids, diverted, "seed {seed}");
+        assert!(tables.flows.iter().any(|flow| flow.cookie == 0x77), "seed {seed}: foreign rules stay");
+    }
+}
+
+/// Peers that are no switches, or not ours, do not disturb.
+#[tokio::test]
+async fn malformed_peers_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let controller = Controller::start(config(&folder)).await.unwrap();
+    let mut switch = Switch::new();
+    switch.connect(controller.openflow()).await;
+    alive(&controller).await;
+    for octets in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[4, 0, 0, 3, 0, 0, 0, 0], &[1, 0, 0, 8, 0, 0, 0, 0]] {
+        let mut stream = tcp::connect(controller.openflow(), PATIENCE).await.unwrap();
+        stream.write_all(octets).await.unwrap();
+        let mut rest = Vec::new();
+        let ended = time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
+        assert!(ended.is_ok(), "the controller ends it");
+    }
+    assert_eq!(call(&controller, "POST", "/v1/diversions", user(1)).await.0, 200);
+}
