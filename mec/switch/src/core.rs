@@ -377,7 +377,13 @@ impl Switch {
             max_speed_kbps: 0,
         };
         let interfaces = self.ports.iter().map(|port| describe(port.number, &port.name, port.mac));
-        interfaces.chain(pipeline.ports().gtp.map(|number| describe(number, "gtp", [0; 6]))).collect()
+        let gtp = pipeline.ports().gtp;
+        // Tunnels lead through LOCAL, also where the host has no interface there. Its address is a local one of this switch.
+        let has_local = self.ports.iter().any(|port| port.number == PortNo::LOCAL.0);
+        let [.., a, b, c, d, e] = self.identity.datapath_id.to_be_bytes();
+        let local =
+            gtp.filter(|_| !has_local).map(|_| describe(PortNo::LOCAL.0, "local", [2, a, b, c, d, e]));
+        interfaces.chain(local).chain(gtp.map(|number| describe(number, "gtp", [0; 6]))).collect()
     }
 
     /// Counters of a port.

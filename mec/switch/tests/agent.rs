@@ -208,6 +208,21 @@ fn roles_are_as_the_standard_says() {
     }
 }
 
+/// Controllers make rules of the ports that there are: LOCAL is one, although this switch's host has no interface.
+#[test]
+fn ports_of_tunnels_are_described() {
+    let running = start(&[]);
+    let mut controller = Controller::connect(&running);
+    controller.send(1, Request::PortDesc(()));
+    let (1, Message::MultipartReply(Multipart { body: Reply::PortDesc(ports), .. })) = controller.receive()
+    else {
+        panic!()
+    };
+    let names: Vec<_> = ports.iter().map(|port| (port.port_no.0, port.name.as_str().to_owned())).collect();
+    let expected = [(1, "port1"), (2, "port2"), (3, "port3"), (PortNo::LOCAL.0, "local"), (GTP, "gtp")];
+    assert_eq!(names, expected.map(|(number, name)| (number, name.to_owned())));
+}
+
 #[test]
 fn what_cannot_be_served_has_its_error() {
     let running = start(&[]);

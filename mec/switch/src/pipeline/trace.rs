@@ -66,7 +66,7 @@ pub struct ToController {
     pub cookie: u64,
     /// How much of the packet it gets.
     pub max_len: MaxLen,
-    /// The fields, of which it gets those that are not in the packet.
+    /// The fields of [`CONTEXT`].
     pub fields: Words,
 }
 
@@ -546,8 +546,10 @@ impl<'p> Translation<'p> {
     fn punt(&mut self, packet: &Packet, max_len: MaxLen, cause: Cause) {
         self.consult_fields(packet, &CONTEXT);
         let Cause { reason, table, cookie, .. } = cause;
-        let to =
-            ToController { layer: packet.layer, reason, table, cookie, max_len, fields: *packet.words() };
+        // Nothing else, as another packet of this translation may have other fields there.
+        let mut fields = [0; WORDS];
+        CONTEXT.iter().for_each(|of| field::set(&mut fields, *of, field::get(packet.words(), *of)));
+        let to = ToController { layer: packet.layer, reason, table, cookie, max_len, fields };
         self.nodes.push(Node::Step(Step::Controller(Box::new(to))));
     }
 
