@@ -31,9 +31,13 @@ impl Scratch {
     }
 
     fn demo(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_godwit"));
-        command.arg("demo").args(arguments).env("TMPDIR", self.0.path());
-        command
+        self.godwit(&["demo"], arguments)
+    }
+
+    fn godwit(&self, command: &[&str], arguments: &[&str]) -> Command {
+        let mut godwit = Command::new(env!("CARGO_BIN_EXE_godwit"));
+        godwit.args(command).args(arguments).env("TMPDIR", self.0.path());
+        godwit
     }
 
     /// Checks that nothing of the lab is left: no folder, and no process that uses it.
@@ -110,6 +114,37 @@ fn three_ues_use_the_network() {
     let scratch = Scratch::new();
     let report = report(scratch.demo(&["--download-mb", "20"]), &scratch.file("report.json"));
     assert_complete(&report, 3, 20_000_000);
+    scratch.assert_clean();
+}
+
+/// `godwit mec demo`: a user, an application and a pair at another anchor, and back (DIV-1, DIV-5, SW-3 to SW-5).
+#[test]
+fn users_are_moved_to_an_edge_and_back() {
+    let _turn = alone();
+    let scratch = Scratch::new();
+    let captures = scratch.file("captures");
+    let mut demo = scratch.godwit(&["mec", "demo"], &["--json", "--pcap"]);
+    let output = demo.arg(&captures).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    let checks: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{text}"));
+    let failed: Vec<&Value> = checks.iter().filter(|check| check["ok"] != true).collect();
+    assert!(failed.is_empty(), "{failed:#?}\n{text}");
+    assert!(output.status.success(), "{text}");
+    assert_eq!(checks.len(), 20, "{checks:#?}");
+    for side in ["gnb", "central"] {
+        let file = captures.join(side).join("n3.pcapng");
+        let mut tshark = Command::new("tshark");
+        tshark.args(["-Q", "-r"]).arg(file).args([
+            "-Y",
+            "_ws.malformed",
+            "-T",
+            "fields",
+            "-e",
+            "frame.number",
+        ]);
+        let malformed = tshark.output().unwrap();
+        assert!(malformed.status.success() && malformed.stdout.is_empty(), "{malformed:?}");
+    }
     scratch.assert_clean();
 }
 

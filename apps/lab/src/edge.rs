@@ -149,6 +149,7 @@ pub(crate) fn parts(core: &NetNs, site: &NetNs, folder: &Path, log: &str) -> any
             "description": format!("{name} of the edge site"),
             "controllers": [OPENFLOW],
             "ports": ports.collect::<Vec<_>>(),
+            "local": format!("{name}-host"),
             "gtp_port": GTP_PORT,
         })
     };

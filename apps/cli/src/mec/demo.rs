@@ -33,7 +33,7 @@ const ATTACH_LIMIT: Duration = Duration::from_secs(60);
 /// How long the controller may take to have both switches and both anchors.
 const READY_LIMIT: Duration = Duration::from_secs(20);
 /// Size of a download.
-const DOWNLOAD: u64 = 20_000_000;
+const DOWNLOAD: u64 = 5_000_000;
 /// Requests of one ping of [`applications::ping_all`].
 const PINGS: u64 = 3;
 
@@ -48,15 +48,16 @@ pub struct Args {
     json: bool,
 }
 
-/// Runs the demo. Called before any thread or async runtime exists, so that it may enter namespaces.
+/// Runs the demo.
 ///
 /// # Errors
 /// The demo could not run at all. A failed check is an exit code, not an error.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let pcap = args.pcap.as_ref().map(std::path::absolute).transpose()?;
-    if !(Capability::SysAdmin.held() && Capability::NetAdmin.held()) {
-        net::netns::enter_user_namespace().context("the demo needs root, or a user namespace")?;
-    }
+    anyhow::ensure!(
+        Capability::SysAdmin.held() && Capability::NetAdmin.held(),
+        "the demo needs root: its switches load XDP programs, which user namespaces may not. Run it with sudo"
+    );
     for program in ["ping", "curl"] {
         capability::program(program).with_context(|| format!("the demo runs {program}, which is missing"))?;
     }
@@ -246,8 +247,6 @@ impl Demo {
 
         let pair = json!({"peer": self.ues[third].session.ue});
         self.divert(&self.diversion(second, pair)).await?;
-        let pair = json!({"peer": self.ues[second].session.ue});
-        self.divert(&self.diversion(third, pair)).await?;
         self.ping_one_another("a pair is diverted", (second, third)).await?;
         self.ping("a pair is diverted", third, off).await?;
 
@@ -279,7 +278,12 @@ impl Demo {
     }
 
     async fn divert(&mut self, request: &Value) -> anyhow::Result<()> {
-        let step = self.progress.step(&format!("divert {request}"));
+        let what = match (&request["application"], &request["peer"]) {
+            (Value::Null, Value::Null) => String::new(),
+            (Value::Null, peer) => format!(", what it exchanges with {peer}"),
+            (application, _) => format!(", application {application}"),
+        };
+        let step = self.progress.step(&format!("divert UE {}{what}", request["ue"]));
         let started = time::now();
         self.lab.controller("POST", "/v1/diversions", Some(request)).await?;
         step.done(&format!("{:.1} ms with curl", (time::now() - started).as_secs_f64() * 1e3));
@@ -360,8 +364,9 @@ impl Demo {
             let risen = self.risen(from, &before).await?;
             let name = format!("{when}: UE {} pings UE {}", from + 1, to + 1);
             let found = format!("{} of {PINGS} answered{}; {risen}", pings.received, pings.problem_text());
-            let expected = Risen { central: [0; 2], edge: [PINGS; 2] };
-            self.check(name, pings.received == PINGS && risen == expected, found);
+            // The anchor's kernel adds ICMP redirects: the packets leave by the device that they came from.
+            let way = risen.central == [0; 2] && risen.edge[0] == PINGS && risen.edge[1] >= PINGS;
+            self.check(name, pings.received == PINGS && way, found);
         }
         Ok(())
     }

@@ -559,10 +559,12 @@ fn is_one_users(placed: &Placed) -> bool {
 }
 
 fn in_the_way(placed: &Placed) -> Refusal {
-    let matching = &placed.rule.key.matching;
-    let what = match matching.tunnel_id() {
+    let what = match placed.rule.key.matching.tunnel_id() {
         Some(teid) => format!("TEID {teid:#x} is that of another diversion"),
-        None => format!("another diversion is for the same packets: {matching:?}"),
+        None => {
+            "another diversion is for the same packets (of a pair, one is for both ways): remove it first"
+                .to_owned()
+        }
     };
     Refusal::InTheWay(what)
 }
