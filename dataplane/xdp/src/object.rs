@@ -210,3 +210,52 @@ fn sections(bytes: &[u8]) -> Result<Vec<Section<'_>>, ObjectError> {
         })
         .collect()
 }
+
+#[cfg(all(test, feature = "clang"))]
+mod tests {
+    use super::*;
+
+    const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/generate.o"));
+
+    #[test]
+    fn names_become_values() {
+        let object = Object::read(OBJECT).unwrap();
+        assert_eq!(object.licence.as_c_str(), c"Dual BSD/GPL");
+        let error = object.link(&[("first_teid", Value::Number(1))]).unwrap_err();
+        assert!(matches!(&error, ObjectError::Unknown(name) if name != "first_teid"), "{error}");
+        let number = 0x1234_5678_9ABC_DEF0;
+        let values = ["template", "sequence", "first_teid", "teid_mask"].map(|name| (name, Value::Number(number)));
+        let code = object.link(&values).unwrap();
+        assert_eq!(code.len(), object.code.len());
+        let plain: Vec<_> = object.names.iter().filter(|(place, _)| object.code[*place] >> 32 == 0).collect();
+        assert!(!plain.is_empty());
+        for (place, _) in plain {
+            assert_eq!((code[*place] >> 32, code[*place + 1] >> 32), (number & 0xFFFF_FFFF, number >> 32));
+        }
+    }
+
+    #[test]
+    fn objects_that_are_cut_or_damaged_are_errors() {
+        for length in 0..OBJECT.len() {
+            // The section headers are at the end, so every cut hits one.
+            assert!(Object::read(&OBJECT[..length]).is_err(), "{length}");
+        }
+        for bit in 0..OBJECT.len() * 8 {
+            let mut damaged = OBJECT.to_vec();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            // Whether it can be read depends on the bit; it must not panic.
+            drop(Object::read(&damaged));
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "clang")))]
+mod tests {
+    use crate::steer::{Capacity, Steer};
+
+    #[test]
+    fn without_clang_loading_says_what_to_install() {
+        let error = Steer::new(Capacity::default()).unwrap_err();
+        assert!(error.to_string().contains("install clang"), "{error}");
+    }
+}
