@@ -18,6 +18,7 @@ pub mod buffering;
 pub mod command;
 pub mod cotcp;
 mod distance;
+pub mod diverting;
 pub mod end_to_end;
 pub mod machine;
 pub mod midhaul;

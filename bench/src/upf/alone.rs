@@ -29,14 +29,18 @@ const MANY: usize = 10_000;
 const SEED: u64 = 5;
 
 /// A window of batches.
-struct Window {
+pub(crate) struct Window {
     batches: Vec<Vector>,
     templates: [Template; 2],
     draw: Draw,
 }
 
 impl Window {
-    fn new(sessions: usize, size: usize, seed: u64) -> anyhow::Result<Window> {
+    /// Packets of `size` octets of these many sessions.
+    ///
+    /// # Errors
+    /// No packet can have this size.
+    pub(crate) fn new(sessions: usize, size: usize, seed: u64) -> anyhow::Result<Window> {
         let batches = (0..WINDOW).map(|_| Vector::new(BATCH, size + 2 * TUNNEL + 64)).collect();
         let templates = [Template::new(true, size)?, Template::new(false, size)?];
         Ok(Window { batches, templates, draw: Draw::new(sessions, seed) })
@@ -162,12 +166,15 @@ fn stages(run: &mut Run, world: &mut World, sessions: usize) -> anyhow::Result<(
 }
 
 /// Result of a sample.
-struct Timed {
-    per_packet: f64,
-    packets: u64,
+pub(crate) struct Timed {
+    /// Nanoseconds.
+    pub(crate) per_packet: f64,
+    /// Packets in all.
+    pub(crate) packets: u64,
 }
 
-fn timed(
+/// Processes windows until `at_least` has passed, not counting the time in which they are filled.
+pub(crate) fn timed(
     at_least: Duration,
     window: &mut Window,
     direction: Direction,

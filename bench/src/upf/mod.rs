@@ -8,7 +8,7 @@
 //! user plane, and bare forwarders per backend, which are the limit. What the figures mean is in docs/bench-upf.md, goals and measured values in SPECIFICATION.md.
 
 mod af_xdp;
-mod alone;
+pub(crate) mod alone;
 mod bare;
 mod changes;
 pub(crate) mod client;
