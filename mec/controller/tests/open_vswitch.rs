@@ -223,6 +223,7 @@ fn controller_and_switch_are_killed_and_come_back() {
     run(|home| async move {
         let mut edge = Edge::start(&home, false).await;
         edge.control().await;
+        edge.discovered().await;
         let moved = g_pdu(0x11, &ue(1), "8.8.8.8", 53, b"moved");
         edge.divert(diversion(1, "enb1")).await;
         arrives_at(&edge, &edge.enb1, &moved, "gw2").await;
@@ -286,6 +287,7 @@ fn top_3_applications_are_stopped_alone_and_their_rules_stay() {
     run(|home| async move {
         let mut edge = Edge::start(&home, false).await;
         edge.control().await;
+        edge.discovered().await;
         let moved = g_pdu(0x11, &ue(1), "8.8.8.8", 53, b"moved");
         edge.divert(diversion(1, "enb1")).await;
         arrives_at(&edge, &edge.enb1, &moved, "gw2").await;

@@ -515,7 +515,8 @@ impl Application {
             let left = present.map_or(0, |(_, count)| *count as isize) + count;
             let is_same = present.is_some_and(|(present, _)| present.rule == placed.rule);
             // Others need it as it is, or it would steer two users.
-            if count > 0 && left > 1 && (!is_same || is_one_users(placed)) {
+            let is_other = present.is_some() && !is_same;
+            if count > 0 && left > 1 && (is_other || is_one_users(placed)) {
                 return Err(in_the_way(placed));
             }
             if left <= 0 {

@@ -481,6 +481,18 @@ impl Edge {
         .await
     }
 
+    /// Waits until forwarding knows all ends of the first switch, and has its rules between them.
+    pub async fn discovered(&self) {
+        until("discovered", async || {
+            let flows = self.switches[0].flows().await;
+            let lasting = |line: &&str| {
+                line.contains("table=2") && line.contains("priority=100") && !line.contains("idle_timeout")
+            };
+            (flows.lines().filter(lasting).count() == 12).then_some(())
+        })
+        .await;
+    }
+
     /// As [`Edge::divert`], and waits until the target answers.
     pub async fn divert_when_alive(&self, body: Value) {
         until("diverted", async || {
