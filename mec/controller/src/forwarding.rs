@@ -201,7 +201,8 @@ impl Forwarding {
         match switch.stations.get(&to).copied() {
             Some(port) if port != in_port => {
                 let rule = medium(from, to, port, self.config.forwarding.idle_timeout_s);
-                switch.rules.entry((from, to)).or_insert(rule.clone());
+                // One between known stations has no time-out.
+                let rule = switch.rules.entry((from, to)).or_insert(rule).clone();
                 self.commit(Step { datapath_id: id, set: vec![rule], remove: Vec::new() }).await;
                 let _ = self.handle.packet_out(id, in_port, vec![Action::output(port)], data);
             }
