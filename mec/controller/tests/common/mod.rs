@@ -91,7 +91,7 @@ impl Endpoint {
             socket::socket(AddressFamily::Inet, SockType::Raw, SockFlag::SOCK_NONBLOCK, SockProtocol::Udp)
                 .unwrap()
         };
-        let raw = AsyncFd::new(namespace.enter(raw).unwrap()).unwrap();
+        let raw = AsyncFd::register(namespace.enter(raw).unwrap()).unwrap();
         let task = tokio::spawn(async move {
             let mut buffer = [0; 2048];
             loop {
