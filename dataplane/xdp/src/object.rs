@@ -224,7 +224,8 @@ mod tests {
         let error = object.link(&[("first_teid", Value::Number(1))]).unwrap_err();
         assert!(matches!(&error, ObjectError::Unknown(name) if name != "first_teid"), "{error}");
         let number = 0x1234_5678_9ABC_DEF0;
-        let values = ["template", "sequence", "first_teid", "teid_mask"].map(|name| (name, Value::Number(number)));
+        let values =
+            ["template", "sequence", "first_teid", "teid_mask"].map(|name| (name, Value::Number(number)));
         let code = object.link(&values).unwrap();
         assert_eq!(code.len(), object.code.len());
         let plain: Vec<_> = object.names.iter().filter(|(place, _)| object.code[*place] >> 32 == 0).collect();
