@@ -126,7 +126,7 @@ fn wait(until: impl Fn() -> bool) {
         if until() {
             return;
         }
-        std::thread::sleep(Duration::from_millis(50));
+        net::time::sleep_thread(Duration::from_millis(50));
     }
     panic!("it does not come");
 }
