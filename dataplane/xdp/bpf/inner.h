@@ -135,7 +135,10 @@ INLINE int put_address(struct xdp_md *context, struct scratch *scratch, __u8 *to
 		from = place(context, READ(scratch->ip_at) + ipv6_at, 16);
 		if (!from)
 			return -1;
-		__builtin_memcpy(to, from, 16);
+		U32(to) = U32(from);
+		U32(to + 4) = U32(from + 4);
+		U32(to + 8) = U32(from + 8);
+		U32(to + 12) = U32(from + 12);
 		return 0;
 	}
 	from = place(context, READ(scratch->ip_at) + ipv4_at, 4);
@@ -323,8 +326,10 @@ INLINE int outer(struct xdp_md *context, struct scratch *scratch, struct packet 
 	packet->gtp = packet->udp + UDP_LENGTH;
 	if (packet->gtp + GTP_LENGTH > end)
 		return -1;
-	__builtin_memcpy(packet->source, ip + 8, 16);
-	__builtin_memcpy(packet->destination, ip + 24, 16);
+	packet->source[0] = U64(ip + 8);
+	packet->source[1] = U64(ip + 16);
+	packet->destination[0] = U64(ip + 24);
+	packet->destination[1] = U64(ip + 32);
 	return 0;
 }
 

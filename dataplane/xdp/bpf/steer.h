@@ -160,15 +160,16 @@ INLINE enum found look(__u64 index, const __u32 key[3], __u64 epoch, struct slot
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < 2; i++) {
 		__u64 turn = READ(line->turn);
-		__u32 a = READ(line->key[0]), b = READ(line->key[1]), c = READ(line->key[2]);
+		__u64 front = READ(U64(line->key));
+		__u32 back = READ(line->key[2]);
 		__u32 which = (turn & TURN_SLOT) ^ (!(turn & TURN_SETTLED) && epoch < turn >> TURN_EPOCH_BIT);
 		__u64 low = READ(line->low[which & 1]);
 		__u32 high = READ(line->high[which & 1]);
 
 		if (unlikely(READ(line->turn) != turn))
 			continue;
-		if (a != key[0] || b != key[1] || c != key[2])
-			return a | b | c ? OTHER_KEY : FREE;
+		if (front != (key[0] | (__u64)key[1] << 32) || back != key[2])
+			return front | back ? OTHER_KEY : FREE;
 		slot->index = index;
 		slot->teid = low;
 		slot->inner = low >> 32;
@@ -251,12 +252,14 @@ INLINE __u64 write_outer(struct packet *packet, const struct hop *hop, __u32 fla
 		if (flags & HOP_DESTINATION) {
 			change += replaced64(packet->destination[0], hop->destination[0]) +
 				  replaced64(packet->destination[1], hop->destination[1]);
-			__builtin_memcpy(ip + 24, hop->destination, 16);
+			U64(ip + 24) = hop->destination[0];
+			U64(ip + 32) = hop->destination[1];
 		}
 		if (flags & HOP_SOURCE) {
 			change += replaced64(packet->source[0], hop->source[0]) +
 				  replaced64(packet->source[1], hop->source[1]);
-			__builtin_memcpy(ip + 8, hop->source, 16);
+			U64(ip + 8) = hop->source[0];
+			U64(ip + 16) = hop->source[1];
 		}
 		return change;
 	}
@@ -317,10 +320,14 @@ INLINE void write_headers(struct packet *packet, const struct slot *slot, const 
 		checksum = mended(checksum, change);
 		U16(packet->udp + 6) = checksum ? checksum : 0xFFFF;
 	}
-	if (flags & HOP_ETH_DESTINATION)
-		__builtin_memcpy(packet->frame, hop->eth_destination, 6);
-	if (flags & HOP_ETH_SOURCE)
-		__builtin_memcpy(packet->frame + 6, hop->eth_source, 6);
+	if (flags & HOP_ETH_DESTINATION) {
+		U32(packet->frame) = U32(hop->eth_destination);
+		U16(packet->frame + 4) = U16(hop->eth_destination + 4);
+	}
+	if (flags & HOP_ETH_SOURCE) {
+		U32(packet->frame + 6) = U32(hop->eth_source);
+		U16(packet->frame + 10) = U16(hop->eth_source + 4);
+	}
 }
 
 /* The row of memory that this processor has for itself. */
@@ -459,8 +466,10 @@ INLINE int steer_frame(struct xdp_md *context)
 			return PASS(PASSED_MALFORMED);
 		packet.ipv6 = 1;
 		packet.gtp = packet.udp + UDP_LENGTH;
-		__builtin_memcpy(packet.source, ip + 8, 16);
-		__builtin_memcpy(packet.destination, ip + 24, 16);
+		packet.source[0] = U64(ip + 8);
+		packet.source[1] = U64(ip + 16);
+		packet.destination[0] = U64(ip + 24);
+		packet.destination[1] = U64(ip + 32);
 		/* The tables have IPv4 addresses in this form; no packet should. */
 		if (!packet.destination[0] && (__u32)packet.destination[1] == (__u32)MAPPED)
 			return PASS(PASSED_OTHER);

@@ -72,7 +72,7 @@ pub const PASSED_PROCESSORS: usize = 256;
 pub const SCRATCH_OCTETS: usize = 128;
 
 /// Everything above as numbers, in the order of the section `records` of the object.
-#[cfg(test)]
+#[cfg(all(test, feature = "clang"))]
 pub const RECORDS: [u32; 35] = [
     LINE_WORDS as u32 * 8,
     HOP_WORDS as u32 * 8,

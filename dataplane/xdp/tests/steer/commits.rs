@@ -97,6 +97,9 @@ fn commits_are_atomic_under_traffic_hashed() {
     atomic_under_traffic(Teids::Foreign, Capacity { foreign: 1024, ..rig::small() });
 }
 
+/// Whether an error is the right one.
+type IsIt = fn(&SteerError) -> bool;
+
 /// A commit that cannot be, changes nothing, wherever in the list the reason is; and nothing that it took is lost.
 #[test]
 fn a_commit_that_fails_changes_nothing() {
@@ -120,7 +123,7 @@ fn a_commit_that_fails_changes_nothing() {
         source: Some(ip("10.0.0.1")),
         ..Forward::default()
     };
-    let failing: [(Change, fn(&SteerError) -> bool); 6] = [
+    let failing: [(Change, IsIt); 6] = [
         (Change::Set(key("10.9.9.9", 1), to(here, 1)), |error| matches!(error, SteerError::NoAnchor(_))),
         (Change::Set(key(ANCHOR, 3), to(4_000_000, 1)), |error| {
             matches!(error, SteerError::NoPort(4_000_000))

@@ -100,7 +100,7 @@ fn ip_packet(
     match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             let header = if options { 28 } else { 20 };
-            packet.extend([0x40 | header as u8 / 4, 0xB9]);
+            packet.extend([0x40 | (header as u8 / 4), 0xB9]);
             packet.extend(((header + payload.len()) as u16).to_be_bytes());
             let (offset, more) = fragment.unwrap_or((0, false));
             packet.extend([0x12, 0x34]);

@@ -262,10 +262,10 @@ impl Model {
             if !wants || !insides.is_empty() {
                 return Err(Passed::Signalling);
             }
-        } else if !insides.is_empty() {
-            if let Some(inside) = look_inside(frame, &outer, &insides)? {
-                key = Key::Inside(tunnel, inside);
-            }
+        } else if !insides.is_empty()
+            && let Some(inside) = look_inside(frame, &outer, &insides)?
+        {
+            key = Key::Inside(tunnel, inside);
         }
         let entry = self.entries[&key];
         self.carry_out(interface, frame, &outer, key, entry)
