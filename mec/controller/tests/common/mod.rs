@@ -11,7 +11,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -25,7 +25,6 @@ use net::udp::{self, UdpSocket};
 use nix::sys::socket::{self, AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType};
 use packet::gtpu;
 use serde_json::{Value, json};
-use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -91,16 +90,17 @@ impl Endpoint {
             socket::socket(AddressFamily::Inet, SockType::Raw, SockFlag::SOCK_NONBLOCK, SockProtocol::Udp)
                 .unwrap()
         };
-        let raw = AsyncFd::register(namespace.enter(raw).unwrap()).unwrap();
+        let raw: OwnedFd = namespace.enter(raw).unwrap();
         let task = tokio::spawn(async move {
             let mut buffer = [0; 2048];
             loop {
-                let mut ready = raw.readable().await.unwrap();
-                let receive = |raw: &AsyncFd<OwnedFd>| {
-                    socket::recv(raw.as_raw_fd(), &mut buffer, MsgFlags::empty())
-                        .map_err(std::io::Error::from)
+                let length = match socket::recv(raw.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+                    Ok(length) => length,
+                    Err(_) => {
+                        net::readable(raw.as_fd()).await.unwrap();
+                        continue;
+                    }
                 };
-                let Ok(Ok(length)) = ready.try_io(receive) else { continue };
                 let Ok(packet) = packet::ipv4::Packet::new(&buffer[..length]) else { continue };
                 let Ok(datagram) = packet::transport::Udp::new(packet.payload()) else { continue };
                 if datagram.destination_port() != 2152 {
