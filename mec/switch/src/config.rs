@@ -97,7 +97,12 @@ impl Config {
                 format!("from 1 to {MAX_PORTS} ports are possible, not {}", self.ports.len()),
             );
         }
-        let numbers = self.ports.iter().map(|port| port.number).chain(self.gtp_port);
+        let numbers = self.ports.iter().map(|port| port.number);
+        if let Some(gtp) = self.gtp_port
+            && (gtp == 0 || gtp > PortNo::MAX.0 || numbers.clone().any(|number| number == gtp))
+        {
+            return wrong("gtp_port", format!("{gtp} is a number of `ports`, or cannot be a port's number"));
+        }
         let mut seen = std::collections::BTreeSet::new();
         for number in numbers {
             if number == 0 || number > PortNo::MAX.0 {
@@ -144,7 +149,7 @@ mod tests {
         assert_eq!(key(|config| config.listen = Some("192.0.2.1:6653".parse().unwrap())), "listen");
         assert_eq!(key(|config| config.ports.clear()), "ports");
         assert_eq!(key(|config| config.ports[0].number = 2), "ports");
-        assert_eq!(key(|config| config.gtp_port = Some(1)), "ports");
+        assert_eq!(key(|config| config.gtp_port = Some(1)), "gtp_port");
         assert_eq!(key(|config| config.ports[0].number = 0xffff_fffe), "ports");
         assert_eq!(key(|config| config.ports[1].interface = "a".to_owned()), "ports");
         assert_eq!(key(|config| config.tables = 255), "tables");

@@ -148,7 +148,7 @@ mod tests {
         };
         assert!(said("gtp_port: 100", "gtp_prt: 100").contains("did you mean `gtp_port`?"));
         assert!(
-            said("gtp_port: 100", "gtp_port: 1").contains("mec.switch.ports: 1 is the number of two ports")
+            said("gtp_port: 100", "gtp_port: 1").contains("mec.switch.gtp_port: 1 is a number of `ports`")
         );
         assert!(said("listen: 127.0.0.1", "listen: 192.0.2.1").contains("mec.switch.listen: 192.0.2.1"));
         assert_eq!(parse("log: info").err().unwrap()[0].path, "mec");
