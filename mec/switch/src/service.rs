@@ -222,7 +222,8 @@ fn worker_ports(opened: &Opened, worker: u32, count: u32) -> Result<PortSet, Sta
 
 /// All about a switch.
 pub fn status(switch: &Switch, host: &Host) -> Value {
-    switch.settle();
+    // Before the lock is held, as workers wait for it too. They bring their counts with this.
+    let caches = switch.caches();
     let pipeline = switch.pipeline();
     let ports = switch.ports().iter().map(|port| {
         let counts = &port.counts;
@@ -263,7 +264,7 @@ pub fn status(switch: &Switch, host: &Host) -> Value {
         let sum: u64 = host.drops.iter().map(|drops| drops.get(*reason)).sum();
         (reason.name().to_owned(), sum)
     });
-    let caches = switch.caches().into_iter().map(|(name, number)| (name.to_owned(), Value::from(number)));
+    let caches = caches.into_iter().map(|(name, number)| (name.to_owned(), Value::from(number)));
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
     json!({
         "datapath_id": format!("{:016x}", switch.identity().datapath_id),
