@@ -333,6 +333,20 @@ fn entries_end_in_time() {
 }
 
 #[test]
+fn an_entry_in_use_stays_when_its_counts_are_reset() {
+    let mut pipeline = pipeline();
+    let rule = FlowMod { idle_timeout_s: 5, ..add(0, 9, [], Instructions::apply([output(2)])) };
+    install(&mut pipeline, [rule.clone()]);
+    pipeline.tables()[0].flows().next().unwrap().counters.add(1, 60, 20 * SECOND);
+    let flags = FlowModFlags::RESET_COUNTS;
+    let modify = FlowMod { command: FlowModCommand::Modify, flags, ..rule };
+    pipeline.commit(&[Change::FlowMod(modify)], 21 * SECOND).unwrap();
+    assert_eq!(pipeline.tables()[0].flows().next().unwrap().counters.get(), (0, 0));
+    assert!(pipeline.expire(24 * SECOND).is_empty());
+    assert_eq!(pipeline.expire(25 * SECOND).len(), 1);
+}
+
+#[test]
 fn groups_copy_choose_and_fail_over() {
     let mut pipeline = pipeline();
     let watched = |port: u32| Bucket { watch_port: PortNo(port), ..Bucket::new([output(port)]) };
@@ -377,6 +391,24 @@ fn groups_copy_choose_and_fail_over() {
         removed.iter().map(|removed| removed.reason).collect::<Vec<_>>(),
         [FlowRemovedReason::GroupDelete]
     );
+}
+
+/// Who watches is asked once for each group, not once for each way to it.
+#[test]
+fn groups_that_watch_groups_are_judged_quickly() {
+    let mut pipeline = pipeline();
+    let failover = |id, watched: fn(&mut Bucket, u32)| {
+        let mut bucket = Bucket::new([output(2)]);
+        watched(&mut bucket, id - 1);
+        group(GroupModCommand::Add, id, GroupType::FastFailover, vec![bucket; 64])
+    };
+    let mut changes = vec![failover(1, |bucket, _| bucket.watch_port = PortNo(3))];
+    changes.extend((2..20).map(|id| failover(id, |bucket, before| bucket.watch_group = GroupId(before))));
+    pipeline.commit(&changes, 0).unwrap();
+    install(&mut pipeline, [add(0, 1, [], Instructions::apply([Action::Group(GroupId(19))]))]);
+    assert_eq!(send(&pipeline, 1, &frame(GW1_MAC)).0.len(), 1);
+    pipeline.set_live(3, false);
+    assert_eq!(send(&pipeline, 1, &frame(GW1_MAC)).0, []);
 }
 
 #[test]

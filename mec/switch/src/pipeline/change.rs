@@ -171,7 +171,7 @@ impl Pipeline {
             // The new actions must suit the packets of each entry, which may be fewer than the request's.
             self.check_actions_of(request, &Packets::Of(&old.matching))?;
             let counters = match request.flags.contains(FlowModFlags::RESET_COUNTS) {
-                true => Arc::default(),
+                true => Arc::new(old.counters.reset()),
                 false => Arc::clone(&old.counters),
             };
             let flow = Flow {

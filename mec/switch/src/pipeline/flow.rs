@@ -29,6 +29,11 @@ impl Counters {
         (self.packets.load(Relaxed), self.bytes.load(Relaxed))
     }
 
+    /// Counters that begin anew, but do not forget when the last packet came.
+    pub(super) fn reset(&self) -> Counters {
+        Counters { used_ns: AtomicU64::new(self.used_ns()), ..Counters::default() }
+    }
+
     pub(super) fn used_ns(&self) -> u64 {
         self.used_ns.load(Relaxed)
     }

@@ -131,15 +131,22 @@ impl Pipeline {
         }
     }
 
-    /// Whether a group can send: it has a bucket that can (§6.5).
-    fn is_group_live(&self, id: GroupId, depth: u32) -> bool {
-        let Some(group) = self.groups.get(&id).filter(|_| depth < trace::MAX_DEPTH) else { return false };
-        group.buckets.iter().any(|bucket| self.is_bucket_live(bucket, depth + 1))
+    /// Whether a group can send: it has a bucket that can (§6.5). What was found out is noted in `known`, as one group may be
+    /// watched by many buckets.
+    fn is_group_live(&self, id: GroupId, known: &mut BTreeMap<GroupId, bool>) -> bool {
+        let Some(group) = self.groups.get(&id) else { return false };
+        if let Some(live) = known.get(&id) {
+            return *live;
+        }
+        // No group watches itself, not even by others: such a change is refused.
+        let live = group.buckets.iter().any(|bucket| self.is_bucket_live(bucket, known));
+        known.insert(id, live);
+        live
     }
 
-    fn is_bucket_live(&self, bucket: &openflow::Bucket, depth: u32) -> bool {
+    fn is_bucket_live(&self, bucket: &openflow::Bucket, known: &mut BTreeMap<GroupId, bool>) -> bool {
         let port = bucket.watch_port != PortNo::ANY && self.ports.is_live(bucket.watch_port);
-        let group = bucket.watch_group != GroupId::ANY && self.is_group_live(bucket.watch_group, depth);
+        let group = bucket.watch_group != GroupId::ANY && self.is_group_live(bucket.watch_group, known);
         let unwatched = bucket.watch_port == PortNo::ANY && bucket.watch_group == GroupId::ANY;
         unwatched || port || group
     }

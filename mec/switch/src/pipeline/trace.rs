@@ -8,6 +8,7 @@
 //! `tun_id` are the frame's own addresses and TEID, so that setting them is a step like any other. A datagram on the port of
 //! GTP-U that cannot be read comes back from LOCAL as the frame that it is, for tables to forward it (SW-8).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use openflow::{Action, Bucket, Field, GroupId, GroupType, MaxLen, Oxm, PacketInReason, PortNo, TableId};
@@ -239,6 +240,8 @@ struct Translation<'p> {
     rules: Vec<Arc<Flow>>,
     tables: Vec<(u8, bool)>,
     groups: Vec<(Arc<Group>, usize)>,
+    /// Groups of which it is known whether they can send.
+    live_groups: BTreeMap<GroupId, bool>,
     consulted: Consulted,
     dropped: Option<Dropped>,
     work: u32,
@@ -278,6 +281,7 @@ impl<'p> Translation<'p> {
             rules: Vec::new(),
             tables: Vec::new(),
             groups: Vec::new(),
+            live_groups: BTreeMap::new(),
             consulted: Consulted { outer: [0; WORDS], inner: [0; WORDS] },
             dropped: None,
             work: 0,
@@ -559,7 +563,8 @@ impl<'p> Translation<'p> {
         }
         let pipeline = self.pipeline;
         let Some(group) = pipeline.groups.get(&id) else { return };
-        let is_live = |(_, bucket): &(usize, &Bucket)| pipeline.is_bucket_live(bucket, 0);
+        let live_groups = &mut self.live_groups;
+        let is_live = |(_, bucket): &(usize, &Bucket)| pipeline.is_bucket_live(bucket, live_groups);
         let mut buckets = group.buckets.iter().enumerate();
         let chosen: Vec<(usize, &Bucket)> = match group.kind {
             GroupType::FastFailover => buckets.find(is_live).into_iter().collect(),
