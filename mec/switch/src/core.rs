@@ -330,24 +330,25 @@ impl Switch {
     }
 
     /// Gives a controller a role (§6.3.6); `false` if the election is older than one that has been.
-    pub(crate) fn set_role(&self, id: u64, role: Role, generation_id: u64) -> bool {
+    pub(crate) fn set_role(&self, peer: &Arc<Peer>, role: Role, generation_id: u64) -> bool {
+        // Until the roles are given, so that of two elections the later one decides.
+        let mut generation = lock(&self.generation);
         if matches!(role, Role::Master | Role::Slave) {
-            let mut generation = lock(&self.generation);
             if generation.is_some_and(|known| (generation_id.wrapping_sub(known) as i64) < 0) {
                 return false;
             }
             *generation = Some(generation_id);
         }
-        let peers = lock(&self.peers);
+        let mut peers = lock(&self.peers);
+        // One that asks right behind its hello has not joined yet; the next master must find it.
+        peers.insert(peer.id, Arc::clone(peer));
         if role == Role::Master {
             peers
                 .values()
                 .filter(|peer| peer.role() == Role::Master)
                 .for_each(|peer| peer.set_role(Role::Slave));
         }
-        if let Some(peer) = peers.get(&id) {
-            peer.set_role(role);
-        }
+        peer.set_role(role);
         true
     }
 

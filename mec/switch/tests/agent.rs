@@ -208,6 +208,24 @@ fn roles_are_as_the_standard_says() {
     }
 }
 
+/// One that asks for its role right behind its hello has it, and the next master takes it over.
+#[test]
+fn a_role_may_be_asked_for_with_the_hello() {
+    let running = start(&[]);
+    let mut octets = Message::from(Hello::OURS).encode(1).unwrap();
+    let request = RoleRequest { role: Role::Master, generation_id: 1 };
+    octets.extend(Message::RoleRequest(request.clone()).encode(2).unwrap());
+    let mut stream = TcpStream::connect(running.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.write_all(&octets).unwrap();
+    let mut first = Controller { stream, framer: Framer::default() };
+    assert!(matches!(first.receive().1, Message::Hello(_)));
+    assert_eq!(first.receive(), (2, Message::RoleReply(request)));
+    let mut second = Controller::connect(&running);
+    assert_eq!(second.role(Role::Master, 2), Ok(Role::Master));
+    assert_eq!(first.role(Role::NoChange, 0), Ok(Role::Slave));
+}
+
 /// Controllers make rules of the ports that there are: LOCAL is one, although this switch's host has no interface.
 #[test]
 fn ports_of_tunnels_are_described() {

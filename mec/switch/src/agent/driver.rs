@@ -138,12 +138,19 @@ async fn exchange(
                 tracing::info!(address = %peer.address, "a controller has connected");
                 switch.join(peer);
             }
-            peer.take_events(&mut session.output);
         }
         if written == session.output.len() {
             (written, _) = (0, session.output.clear());
             // Questions that had to wait for the answers before theirs.
             session.proceed(now_ns()).map_err(|error| error.to_string())?;
+        }
+        // More events would pile up here without a bound.
+        if session.is_up() && session.output.len() < MAX_OUTPUT {
+            peer.take_events(&mut session.output);
+        }
+        let is_read = session.output.len() < MAX_OUTPUT;
+        if !is_read {
+            session.excuse(now_ns());
         }
         let waits = !session.output.is_empty();
         if !waits {
@@ -151,7 +158,7 @@ async fn exchange(
         }
         let due = Duration::from_nanos(session.deadline_ns().saturating_sub(now_ns()));
         let result = tokio::select! {
-            read = reader.read(&mut received), if session.output.len() < MAX_OUTPUT => match read {
+            read = reader.read(&mut received), if is_read => match read {
                 Ok(0) | Err(_) => return Ok(()),
                 Ok(length) => session.receive(&received[..length], now_ns()),
             },
@@ -164,8 +171,7 @@ async fn exchange(
                 }
             },
             () = peer.waiting.notified() => Ok(()),
-            // While answers wait, it is up to the controller to take them.
-            () = sleep(due), if !waits => session.tick(now_ns()),
+            () = sleep(due), if is_read => session.tick(now_ns()),
             () = stalled.as_mut(), if waits => return Err("it reads nothing".to_owned()),
         };
         if let Err(error) = result {

@@ -130,6 +130,11 @@ impl Session {
         Ok(())
     }
 
+    /// Silence until now is not the controller's fault: nothing was read from it.
+    pub(crate) fn excuse(&mut self, now_ns: u64) {
+        (self.heard_ns, self.asked) = (now_ns, false);
+    }
+
     /// When [`Session::tick`] has something to do.
     pub fn deadline_ns(&self) -> u64 {
         self.heard_ns
@@ -291,7 +296,7 @@ impl Session {
 
     fn role(&mut self, xid: u32, request: &RoleRequest) -> Result<(), Code> {
         if request.role != Role::NoChange
-            && !self.switch.set_role(self.peer.id, request.role, request.generation_id)
+            && !self.switch.set_role(&self.peer, request.role, request.generation_id)
         {
             return Err(Code::OFPRRFC_STALE);
         }
