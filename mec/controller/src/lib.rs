@@ -97,8 +97,8 @@ impl Controller {
     /// As [`Controller::start`].
     pub async fn start_with(config: Config, target: Arc<dyn TargetState>) -> Result<Controller, StartError> {
         config.check()?;
-        // A damaged file is found before anything is touched.
-        drop(Journal::open(&config.state)?);
+        // A damaged file is found before anything is touched. It may be that of a controller that runs, so it is only read.
+        Journal::check(&config.state)?;
         let config = Arc::new(config);
         let fabric =
             Fabric::new(config.switches.iter().map(|switch| (switch.datapath_id, switch.name.clone())));

@@ -1,14 +1,14 @@
 //! The wanted diversions in a file, so that they survive the controller (ADR 0030).
 //!
-//! The first line names the format. Each further one is a change: a checksum, and what is set or removed, as JSON. A change is in
-//! the file before it is in a switch. When the file is opened it is read, and written anew as one line per diversion, beside the old
-//! one, which it then replaces.
+//! The first line names the format. Each further one is all that one request changes: a checksum, and what is set or removed, as JSON.
+//! A change is in the file before it is in a switch. When the file is opened it is read, and written anew as one line per diversion,
+//! beside the old one, which it then replaces. Who has opened it holds a lock on `<file>.lock`, as the file itself is replaced.
 //!
 //! A last line without its end was being written when the controller was killed: nobody was told that it is done, so it is left
 //! out. Anything else that is wrong is an error that names the line: guessing would leave users where nobody expects them.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -31,6 +31,11 @@ pub type Diversions = BTreeMap<String, Diversion>;
 enum Change {
     Set(Diversion),
     Remove(String),
+    /// What one request sets and removes; all of it, or nothing if the line is torn.
+    Batch {
+        set: Vec<Diversion>,
+        remove: Vec<String>,
+    },
 }
 
 /// Why a state file cannot be used.
@@ -43,6 +48,12 @@ pub enum JournalError {
         path: PathBuf,
         /// The system's error.
         error: io::Error,
+    },
+    /// Somebody else has opened it.
+    #[error("{}: another controller uses it; stop that one, or name another file (key `state`)", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
     },
     /// It is damaged.
     #[error(
@@ -65,30 +76,41 @@ pub struct Journal {
     path: PathBuf,
     file: File,
     changes: usize,
+    /// Locked as long as it is open.
+    _lock: File,
 }
 
 impl Journal {
-    /// Reads the file, if there is one, and begins it anew.
+    /// Reads the file, if there is one, and changes nothing.
     ///
     /// # Errors
-    /// It cannot be read or written, or is damaged.
-    pub fn open(path: &Path) -> Result<(Journal, Diversions), JournalError> {
-        let io = |error| JournalError::Io { path: path.to_owned(), error };
+    /// It cannot be read, or is damaged.
+    pub fn check(path: &Path) -> Result<Diversions, JournalError> {
         let text = match std::fs::read(path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(io(error)),
+            Err(error) => return Err(JournalError::Io { path: path.to_owned(), error }),
         };
-        let diversions = read(&text).map_err(|(line, what)| JournalError::Corrupted {
-            path: path.to_owned(),
-            line,
-            what,
-        })?;
+        read(&text).map_err(|(line, what)| JournalError::Corrupted { path: path.to_owned(), line, what })
+    }
+
+    /// Reads the file, if there is one, and begins it anew.
+    ///
+    /// # Errors
+    /// It cannot be read or written, is damaged, or somebody else has opened it.
+    pub fn open(path: &Path) -> Result<(Journal, Diversions), JournalError> {
+        let io = |error| JournalError::Io { path: path.to_owned(), error };
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder).map_err(io)?;
         }
+        let lock = File::options().create(true).append(true).open(beside(path, ".lock")).map_err(io)?;
+        lock.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => JournalError::InUse { path: path.to_owned() },
+            TryLockError::Error(error) => io(error),
+        })?;
+        let diversions = Self::check(path)?;
         let file = begin(path, &diversions).map_err(io)?;
-        Ok((Journal { path: path.to_owned(), file, changes: 0 }, diversions))
+        Ok((Journal { path: path.to_owned(), file, changes: 0, _lock: lock }, diversions))
     }
 
     /// Writes changes: new values, and ids that are gone. `all` is what holds afterwards.
@@ -107,15 +129,9 @@ impl Journal {
             self.changes = 0;
             return Ok(());
         }
-        let mut lines = String::new();
-        for diversion in set {
-            lines += &line(&Change::Set(diversion.clone()));
-        }
-        for id in removed {
-            lines += &line(&Change::Remove(id.clone()));
-        }
+        let line = line(&Change::Batch { set: set.to_vec(), remove: removed.to_vec() });
         self.changes += set.len() + removed.len();
-        self.file.write_all(lines.as_bytes()).map_err(|error| {
+        self.file.write_all(line.as_bytes()).map_err(|error| {
             // Part of it may be there.
             self.changes = COMPACT_AFTER + 1;
             io(&self.path, error)
@@ -123,11 +139,16 @@ impl Journal {
     }
 }
 
+/// The path with something behind it.
+fn beside(path: &Path, behind: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(behind);
+    path.with_file_name(name)
+}
+
 /// Writes a file with these diversions, and puts it in the place of the old one.
 fn begin(path: &Path, diversions: &Diversions) -> io::Result<File> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let new = path.with_file_name(name);
+    let new = beside(path, ".new");
     let mut file = File::options().create(true).write(true).truncate(true).open(&new)?;
     file.write_all(write_all(diversions).as_bytes())?;
     file.sync_all()?;
@@ -172,6 +193,12 @@ pub fn read(text: &[u8]) -> Result<Diversions, (usize, String)> {
         match serde_json::from_slice(json).map_err(|error| wrong(error.to_string()))? {
             Change::Set(diversion) => _ = diversions.insert(diversion.id(), diversion),
             Change::Remove(id) => _ = diversions.remove(&id),
+            Change::Batch { set, remove } => {
+                for id in &remove {
+                    diversions.remove(id);
+                }
+                diversions.extend(set.into_iter().map(|diversion| (diversion.id(), diversion)));
+            }
         }
     }
     Ok(diversions)
@@ -219,6 +246,35 @@ mod tests {
         let (_, again) = Journal::open(&path).unwrap();
         assert_eq!(again, left);
         assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 2, "begun anew");
+    }
+
+    #[test]
+    fn a_request_is_there_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let (mut journal, _) = Journal::open(&path).unwrap();
+        let before = std::fs::read(&path).unwrap().len();
+        let both = ["10.45.0.2", "10.45.0.3"].map(diversion);
+        journal.write(&both, &[], &Diversions::new()).unwrap();
+        let octets = std::fs::read(&path).unwrap();
+        assert_eq!(read(&octets).unwrap().len(), 2);
+        for length in before..octets.len() {
+            assert!(read(&octets[..length]).unwrap().is_empty());
+        }
+    }
+
+    #[test]
+    fn an_open_file_is_not_touched_by_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let (mut journal, _) = Journal::open(&path).unwrap();
+        let said = Journal::open(&path).unwrap_err().to_string();
+        assert!(said.contains("stop that one"), "{said}");
+        let one = diversion("10.45.0.2");
+        journal.write(std::slice::from_ref(&one), &[], &Diversions::new()).unwrap();
+        assert_eq!(Journal::check(&path).unwrap().into_values().collect::<Vec<_>>(), [one]);
+        drop(journal);
+        assert_eq!(Journal::open(&path).unwrap().1.len(), 1);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::net::IpAddr;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -28,14 +29,16 @@ pub mod model;
 mod neighbours;
 pub mod rules;
 
-use journal::{Diversions, Journal};
+use journal::{Diversions, Journal, JournalError};
 use model::{Diversion, Refusal};
 pub use neighbours::AnchorState;
 use neighbours::Neighbours;
-use rules::Placed;
+use rules::{Placed, Stage};
 
 /// Most requests that wait.
 const REQUESTS: usize = 256;
+/// How often a state file in use is tried again, after a tenth of a second each.
+const OPEN_TRIES: u32 = 20;
 
 /// Confirms that an anchor has a user's state, before the user is moved there (DIV-3).
 ///
@@ -185,7 +188,7 @@ pub(crate) async fn run(
     context: Context,
 ) {
     let Context { handle, mut events, mut stop } = context;
-    let (journal, diversions) = match Journal::open(&config.state) {
+    let (journal, diversions) = match open(&config.state).await {
         Ok(opened) => opened,
         Err(error) => {
             tracing::error!(%error, "the diverting application cannot start");
@@ -229,6 +232,17 @@ pub(crate) async fn run(
     }
     // Those who wait are told that it does not run.
     while commands.try_recv().is_ok() {}
+}
+
+/// Opens the state file, for which one that has just ended may need a moment.
+async fn open(path: &Path) -> Result<(Journal, Diversions), JournalError> {
+    for _ in 0..OPEN_TRIES {
+        match Journal::open(path) {
+            Err(JournalError::InUse { .. }) => time::sleep(Duration::from_millis(100)).await,
+            opened => return opened,
+        }
+    }
+    Journal::open(path)
 }
 
 impl Application {
@@ -554,9 +568,10 @@ impl Application {
     }
 }
 
-/// Whether a rule is for the packets of one diversion, and not for all that lead to the tables.
+/// Whether a rule is for the packets of one diversion alone. Rules that lead to the tables are for many, and all diversions of a user
+/// have the same rule for its tunnel downlink.
 fn is_one_users(placed: &Placed) -> bool {
-    placed.rule.kind == Kind::T1High
+    placed.rule.kind == Kind::T1High && placed.stage == Stage::User
 }
 
 fn in_the_way(placed: &Placed) -> Refusal {
