@@ -60,6 +60,13 @@ struct File {
     discarded: u64,
 }
 
+impl File {
+    /// Octets of memory: a message without content takes some too.
+    fn cost(&self) -> usize {
+        self.octets + self.messages.len() * size_of::<Captured>()
+    }
+}
+
 /// How many messages an anchor has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Summary {
@@ -96,7 +103,13 @@ impl Store {
     fn file(&self, anchor: IpAddr, mut message: Captured) {
         let limits = &self.config.capture;
         let mut all = self.files();
-        if all.0.len() >= limits.max_anchors && !all.0.contains_key(&anchor) {
+        // Anybody can write any source on a packet: only anchors of the configuration are sure of a file.
+        let is_configured =
+            |address: &IpAddr| self.config.anchors.iter().any(|anchor| anchor.address == *address);
+        if !all.0.contains_key(&anchor)
+            && !is_configured(&anchor)
+            && all.0.keys().filter(|address| !is_configured(address)).count() >= limits.max_anchors
+        {
             DISCARDED.inc();
             return;
         }
@@ -107,7 +120,7 @@ impl Store {
         file.total += 1;
         file.messages.push_back(message);
         CAPTURED.inc();
-        while file.octets > limits.max_bytes {
+        while file.cost() > limits.max_bytes {
             let Some(oldest) = file.messages.pop_front() else { break };
             file.octets -= oldest.octets.len();
             file.discarded += 1;
@@ -276,18 +289,35 @@ mod tests {
     #[test]
     fn the_store_is_bounded() {
         let mut config = example();
-        config.capture.max_bytes = 100;
+        config.capture.max_bytes = 100 + 2 * size_of::<Captured>();
         config.capture.max_anchors = 1;
         let store = Store::new(Arc::new(config));
         let gw1 = "10.0.0.11".parse().unwrap();
         for _ in 0..5 {
             store.file(gw1, message(40));
         }
-        store.file("10.0.0.99".parse().unwrap(), message(1));
-        let [summary] = &store.summary()[..] else { panic!() };
+        for unknown in ["10.0.0.98", "10.0.0.99"] {
+            store.file(unknown.parse().unwrap(), message(1));
+        }
+        let [summary, unknown] = &store.summary()[..] else { panic!() };
+        assert_eq!(unknown.anchor.to_string(), "10.0.0.98");
         assert_eq!((summary.kept, summary.bytes, summary.total, summary.discarded), (2, 80, 5, 3));
         assert_eq!(summary.name.as_deref(), Some("gw1"));
         assert_eq!(store.messages(gw1, 4, 10).len(), 1);
+    }
+
+    #[test]
+    fn anchors_of_the_configuration_always_have_a_file_and_messages_without_content_count() {
+        let mut config = example();
+        config.capture.max_bytes = 3 * size_of::<Captured>();
+        config.capture.max_anchors = 1;
+        let store = Store::new(Arc::new(config));
+        store.file("10.0.0.98".parse().unwrap(), message(0));
+        let gw1 = "10.0.0.11".parse().unwrap();
+        for _ in 0..10 {
+            store.file(gw1, message(0));
+        }
+        assert_eq!(store.messages(gw1, 0, 100).len(), 3);
     }
 
     /// CAP-3: one rule forwards and copies. CAP-2: only the controller gets it.

@@ -211,9 +211,9 @@ pub enum CaptureMode {
 pub struct Capture {
     /// How they get to the controller.
     pub mode: CaptureMode,
-    /// Most octets that are kept per anchor; the oldest messages go first.
+    /// Most octets of memory per anchor, for contents and what is noted of each message; the oldest messages go first.
     pub max_bytes: usize,
-    /// Most anchors for which messages are kept.
+    /// Most addresses that are no anchors of the configuration, for which messages are kept.
     pub max_anchors: usize,
 }
 

@@ -225,16 +225,21 @@ impl Walk<'_> {
 
 fn passed(flow: &FlowStats) -> Passed {
     let app = App::of_cookie(flow.cookie);
-    let fields: Vec<String> = flow.matching.iter().map(|oxm| show(&oxm)).collect();
     Passed {
         table: flow.table_id.0,
         priority: flow.priority,
         rule: app.and_then(|_| Kind::of_cookie(flow.cookie)).map(Kind::name),
         application: app.map(App::name),
-        matching: if fields.is_empty() { "any".to_owned() } else { fields.join(",") },
+        matching: show_all(&flow.matching),
         packets: flow.packet_count,
         bytes: flow.byte_count,
     }
+}
+
+/// A match as people write it.
+pub(crate) fn show_all(matching: &Match) -> String {
+    let fields: Vec<String> = matching.iter().map(|oxm| show(&oxm)).collect();
+    if fields.is_empty() { "any".to_owned() } else { fields.join(",") }
 }
 
 /// A field as people write it.

@@ -18,6 +18,7 @@ use openflow::{
 };
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use crate::diverting::explain;
 use crate::rule::{APP_MASK, App};
 
 /// Buffers that may wait for a switch. A buffer is a message, or all messages of a bundle.
@@ -26,6 +27,10 @@ pub(crate) const QUEUE: usize = 1024;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Most parts of an answer: about a million flows.
 const MAX_PARTS: usize = 4096;
+/// Most parts of an answer of a switch that has not said yet which one it is: about 8000 ports.
+const MAX_PARTS_UNKNOWN: usize = 8;
+/// Most errors that are kept of a request; the first one is told.
+const MAX_ERRORS: usize = 16;
 
 /// Which switch it is. It decides the form of rules for tunnels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -68,8 +73,8 @@ pub enum SwitchError {
     #[error("the switch answered {0} to another question")]
     Unexpected(&'static str),
     /// The answer is too long.
-    #[error("the switch's answer has more than {MAX_PARTS} parts")]
-    TooLong,
+    #[error("the switch's answer has more than {0} parts")]
+    TooLong(usize),
     /// A message that does not fit.
     #[error("{0}")]
     Message(#[from] openflow::EncodeError),
@@ -86,6 +91,8 @@ struct Answers {
 struct Waiting {
     /// Transaction of the last message of the request; its answer ends it.
     last: u32,
+    /// Most parts of the answer.
+    most: usize,
     answers: Answers,
     done: oneshot::Sender<Result<Answers, SwitchError>>,
 }
@@ -146,13 +153,15 @@ impl Connection {
     fn begin(
         &self,
         count: u32,
+        most: usize,
     ) -> Result<(u32, oneshot::Receiver<Result<Answers, SwitchError>>), SwitchError> {
         let (done, answers) = oneshot::channel();
         let mut all = self.transactions();
         // Transaction 0 is for messages without answers.
         let first = if all.next.checked_add(count).is_none() { 1 } else { all.next.max(1) };
         all.next = first + count;
-        all.waiting.insert(first, Waiting { last: first + count - 1, answers: Answers::default(), done });
+        let last = first + count - 1;
+        all.waiting.insert(first, Waiting { last, most, answers: Answers::default(), done });
         // Under the lock, so that `close` has seen the request or this sees the closing.
         if self.closed.load(Ordering::Acquire) {
             all.waiting.remove(&first);
@@ -206,8 +215,16 @@ impl Connection {
     /// # Errors
     /// The switch refuses, does not answer, or is gone.
     pub async fn ask(&self, request: impl Into<Message>) -> Result<Vec<Message>, SwitchError> {
-        let request = request.into();
-        let (first, answers) = self.begin(1)?;
+        self.ask_within(MAX_PARTS, request.into()).await
+    }
+
+    /// As [`Connection::ask`], of whoever has connected: anybody may have.
+    pub(crate) async fn ask_unknown(&self, request: impl Into<Message>) -> Result<Vec<Message>, SwitchError> {
+        self.ask_within(MAX_PARTS_UNKNOWN, request.into()).await
+    }
+
+    async fn ask_within(&self, most: usize, request: Message) -> Result<Vec<Message>, SwitchError> {
+        let (first, answers) = self.begin(1, most)?;
         let octets = request.encode(first)?;
         let answers = self.finish(first, octets, answers).await?;
         match answers.errors.first() {
@@ -251,7 +268,7 @@ impl Connection {
             }
         }
         let count = changes.len() as u32;
-        let (first, answers) = self.begin(count + 1)?;
+        let (first, answers) = self.begin(count + 1, MAX_PARTS)?;
         let mut octets = Vec::new();
         for (xid, change) in (first..).zip(changes) {
             Message::from(change.clone()).encode_into(xid, &mut octets)?;
@@ -264,7 +281,7 @@ impl Connection {
     async fn apply_bundle(&self, changes: &[FlowMod]) -> Result<(), SwitchError> {
         let flags = BundleFlags::ATOMIC | BundleFlags::ORDERED;
         let count = changes.len() as u32;
-        let (first, answers) = self.begin(count + 2)?;
+        let (first, answers) = self.begin(count + 2, MAX_PARTS)?;
         let bundle_id = first;
         let control = |kind| Message::from(BundleControl { bundle_id, kind, flags });
         let mut octets = Vec::new();
@@ -291,9 +308,13 @@ impl Connection {
             return Some(message);
         }
         let more = matches!(&message, Message::MultipartReply(Multipart { more: true, .. }));
-        let is_too_long = waiting.answers.messages.len() >= MAX_PARTS;
+        let most = waiting.most;
+        let is_too_long = waiting.answers.messages.len() >= most;
         match message {
-            Message::Error(error) => waiting.answers.errors.push((xid, error)),
+            Message::Error(error) if waiting.answers.errors.len() < MAX_ERRORS => {
+                waiting.answers.errors.push((xid, error));
+            }
+            Message::Error(_) => {}
             // Opening a bundle is answered, but what counts is its commit.
             other if xid == waiting.last => waiting.answers.messages.push(other),
             _ => {}
@@ -302,7 +323,7 @@ impl Connection {
             && (!more || is_too_long)
             && let Some(waiting) = all.waiting.remove(&first)
         {
-            let result = if is_too_long { Err(SwitchError::TooLong) } else { Ok(waiting.answers) };
+            let result = if is_too_long { Err(SwitchError::TooLong(most)) } else { Ok(waiting.answers) };
             // Who asked may have gone.
             let _ = waiting.done.send(result);
         }
@@ -333,8 +354,10 @@ fn refusal(answers: &Answers, first: u32, changes: &[FlowMod]) -> Result<(), Swi
     let at = xid.checked_sub(first).and_then(|at| changes.get(at as usize));
     let what = match at {
         Some(change) => format!(
-            "a rule of table {}, priority {}, {:?}",
-            change.table_id.0, change.priority, change.matching
+            "a rule of table {}, priority {}, {}",
+            change.table_id.0,
+            change.priority,
+            explain::show_all(&change.matching)
         ),
         None => "the bundle".to_owned(),
     };
@@ -360,6 +383,27 @@ mod tests {
         assert_eq!(task.await.unwrap().unwrap().len(), 2);
         connection.close();
         assert_eq!(connection.ask(Request::Desc(())).await, Err(SwitchError::Gone));
+    }
+
+    #[tokio::test]
+    async fn answers_of_unknown_switches_and_errors_are_bounded() {
+        let (queue, mut sent) = mpsc::channel(8);
+        let connection = std::sync::Arc::new(Connection::new(queue));
+        let asking = connection.clone();
+        let task = tokio::spawn(async move { asking.ask_unknown(Request::PortDesc(())).await });
+        let (xid, _) = Message::decode(&sent.recv().await.unwrap()).unwrap();
+        for _ in 0..=MAX_PARTS_UNKNOWN {
+            let part = Multipart { more: true, body: Reply::PortDesc(Vec::new()) };
+            assert!(connection.take_answer(xid, part.into()).is_none());
+        }
+        assert_eq!(task.await.unwrap(), Err(SwitchError::TooLong(MAX_PARTS_UNKNOWN)));
+        let (first, mut answers) = connection.begin(101, MAX_PARTS).unwrap();
+        for xid in first..=first + 100 {
+            let error = ErrorMessage { code: Code::OFPBRC_BAD_TYPE, data: Vec::new() };
+            assert!(connection.take_answer(xid, error.into()).is_none());
+        }
+        let answers = answers.try_recv().unwrap().unwrap();
+        assert_eq!((answers.errors.len(), answers.errors[0].0), (MAX_ERRORS, first));
     }
 
     #[tokio::test(start_paused = true)]

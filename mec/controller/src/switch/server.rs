@@ -238,19 +238,19 @@ async fn identify(connection: &Connection, said: oneshot::Receiver<Hello>) -> Re
         time::sleep(Duration::from_millis(20)).await;
         return Err(Ended::Version);
     }
-    let features = match connection.ask(Message::FeaturesRequest(())).await?.pop() {
+    let features = match connection.ask_unknown(Message::FeaturesRequest(())).await?.pop() {
         Some(Message::FeaturesReply(features)) => features,
         other => return Err(unexpected(other)),
     };
     // Whole packets, also at a table miss.
     let config = Config { fragments: openflow::Fragments::Normal, miss_send_len: 0xffff };
     connection.tell(&Message::SetConfig(config))?;
-    let desc = match connection.ask(Request::Desc(())).await?.pop() {
+    let desc = match connection.ask_unknown(Request::Desc(())).await?.pop() {
         Some(Message::MultipartReply(Multipart { body: Reply::Desc(desc), .. })) => desc,
         other => return Err(unexpected(other)),
     };
     let mut ports = Vec::new();
-    for part in connection.ask(Request::PortDesc(())).await? {
+    for part in connection.ask_unknown(Request::PortDesc(())).await? {
         match part {
             Message::MultipartReply(Multipart { body: Reply::PortDesc(part), .. }) => ports.extend(part),
             other => return Err(unexpected(Some(other))),
