@@ -425,7 +425,8 @@ impl Maker<'_> {
         )?;
         self.steer(ground, Kind::T1Low, steer::LOW, vec![tun_dst(station.ip)], vec![tun_dst(station.ip)])?;
         for steered in downlink {
-            let mut fields = vec![tun_dst(station.ip)];
+            // Another anchor may use the same TEID of the base station.
+            let mut fields = vec![tun_src(to.ip), tun_dst(station.ip)];
             fields.extend(steered.fields);
             let mut set = vec![tun_src(from.ip)];
             set.extend(steered.set);

@@ -350,7 +350,12 @@ impl Fabric {
             switch.ports.insert(port.port_no, port.clone());
         }
         let link = if port.state.contains(PortState::LINK_DOWN) { ", no link" } else { "" };
-        let what = format!("port {} ({}): {:?}{link}", port.port_no.0, port.name.as_str(), status.reason);
+        let reason = match status.reason {
+            PortReason::Add => "added",
+            PortReason::Delete => "removed",
+            PortReason::Modify => "changed",
+        };
+        let what = format!("port {} ({}): {reason}{link}", port.port_no.0, port.name.as_str());
         state.note(Some(datapath_id), what);
         let (reason, port) = (status.reason, Box::new(port));
         state.tell_all(|| Event::Port { datapath_id, reason, port: port.clone() });
