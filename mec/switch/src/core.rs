@@ -118,7 +118,12 @@ impl Bucket {
             // A tenth of a second's packets may come at once.
             let most = (self.per_s / 10).max(1);
             self.tokens = self.tokens.saturating_add(u64::try_from(new).unwrap_or(u64::MAX)).min(most);
-            self.filled_ns = now_ns;
+            // The part of a packet that is left over counts for the next, unless the bucket is full.
+            let whole_ns = new * 1_000_000_000 / u128::from(self.per_s);
+            self.filled_ns = match self.tokens == most {
+                true => now_ns,
+                false => self.filled_ns.saturating_add(u64::try_from(whole_ns).unwrap_or(u64::MAX)),
+            };
         }
         let has = self.tokens > 0;
         self.tokens -= u64::from(has);
@@ -438,4 +443,16 @@ fn context(fields: &Words) -> Match {
     let oxms = present.filter_map(|of| Oxm::new(*of, field::get(fields, *of), of.all_bits()).ok());
     // None of these fields needs another.
     Match::new(oxms).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_for_controllers_have_all_of_their_rate() {
+        let mut bucket = Bucket { per_s: 1000, tokens: 0, filled_ns: 0 };
+        let taken = (1..=1000u64).filter(|at| bucket.take(at * 700_000)).count();
+        assert_eq!(taken, 700);
+    }
 }

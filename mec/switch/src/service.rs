@@ -89,6 +89,8 @@ impl Service {
             move |error| StartError::System { what, error }
         };
         let opened = open(config).await?;
+        // Before links are looked at, so that no change is missed.
+        let mut links = link::Watch::here().map_err(system("links"))?;
         let ports = describe(config, &opened);
         let live = ports.iter().map(|port| (port.number, is_live(port))).collect();
         let limits = Limits { tables: config.tables, entries: config.entries, ..Limits::default() };
@@ -99,7 +101,6 @@ impl Service {
         let host = host::start(&switch, sets, &config.workers).map_err(system("workers"))?;
         let listener = listen(config).await.map_err(system("listen"))?;
         let agent = Agent::start(&switch, &config.controllers, listener);
-        let mut links = link::Watch::here().map_err(system("links"))?;
         let watched = Arc::clone(&switch);
         let watch = tokio::spawn(async move {
             loop {

@@ -311,10 +311,23 @@ fn bundles() {
     assert_eq!(reply(&mut controller, 7), Ok(Kind::CloseReply));
     controller.send(8, in_bundle(add(0, 3, [], Instructions::default())));
     assert_eq!(reply(&mut controller, 8), Err((8, Code::OFPBFC_BUNDLE_CLOSED)));
-    // The message that fails is named, then the bundle.
+    // Not without those that were refused.
     controller.send(9, control(Kind::CommitRequest));
-    assert_eq!(reply(&mut controller, 9), Err((5, Code::OFPBAC_BAD_OUT_GROUP)));
     assert_eq!(reply(&mut controller, 9), Err((9, Code::OFPBFC_MSG_FAILED)));
+    // The message that fails is named, then the bundle.
+    controller.send(13, in_bundle(add(0, 1, [], Instructions::default())));
+    controller.send(14, in_bundle(add(0, 2, [], Instructions::apply([Action::Group(GroupId(1))]))));
+    controller.send(15, control(Kind::CommitRequest));
+    assert_eq!(reply(&mut controller, 15), Err((14, Code::OFPBAC_BAD_OUT_GROUP)));
+    assert_eq!(reply(&mut controller, 15), Err((15, Code::OFPBFC_MSG_FAILED)));
+    // One that cannot be decoded: its flow-mod has a command that there is not.
+    controller.send(16, in_bundle(add(0, 1, [], Instructions::default())));
+    let mut octets = Message::from(in_bundle(add(0, 2, [], Instructions::default()))).encode(17).unwrap();
+    octets[24 + 25] = 0xff;
+    controller.stream.write_all(&octets).unwrap();
+    assert!(matches!(reply(&mut controller, 17), Err((17, _))));
+    controller.send(18, control(Kind::CommitRequest));
+    assert_eq!(reply(&mut controller, 18), Err((18, Code::OFPBFC_MSG_FAILED)));
     assert!(running.switch.pipeline().tables()[0].is_empty());
     controller.send(10, control(Kind::DiscardRequest));
     assert_eq!(reply(&mut controller, 10), Err((10, Code::OFPBFC_BAD_ID)), "it is gone");

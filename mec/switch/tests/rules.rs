@@ -373,6 +373,7 @@ fn groups_copy_choose_and_fail_over() {
     // In a bucket as in an action set: fields first, then the output; each has a copy of its own.
     assert_eq!(via(&mut pipeline, 1), [(Some(2), frame(GW1_MAC)), (Some(3), frame(GW2_MAC))]);
     assert_eq!(via(&mut pipeline, 3), [(Some(2), frame(ENB_MAC))]);
+    assert_eq!(pipeline.groups()[&GroupId(1)].counters.get().0, 1, "one packet, whatever its copies");
     let version = pipeline.version();
     pipeline.set_live(2, false);
     assert!(pipeline.version() > version);

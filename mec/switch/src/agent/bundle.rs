@@ -14,11 +14,17 @@ const MAX_MESSAGES: usize = 131_072;
 /// Octets of these messages.
 const MAX_OCTETS: usize = 64 << 20;
 
+/// Type of an experimenter's message, and the ONF's type of one for a bundle.
+const EXPERIMENTER: u8 = 4;
+const BUNDLE_ADD: u32 = 2301;
+
 /// A bundle.
 #[derive(Debug)]
 struct Bundle {
     flags: BundleFlags,
     closed: bool,
+    /// A message for it was refused, so it is never committed.
+    broken: bool,
     changes: Vec<Change>,
     /// For each change its transaction and the beginning of its message, for an error.
     origins: Vec<(u32, Box<[u8]>)>,
@@ -72,6 +78,9 @@ impl Bundles {
             Kind::CommitRequest => {
                 self.get(id, control.flags)?;
                 let bundle = self.0.remove(&id).ok_or(Code::OFPBFC_BAD_ID)?;
+                if bundle.broken {
+                    return Err(Code::OFPBFC_MSG_FAILED);
+                }
                 let refused = bundle.commit(switch).err();
                 Ok((reply(Kind::CommitReply), refused))
             }
@@ -90,13 +99,23 @@ impl Bundles {
         }
         let flags = control.flags;
         let (changes, origins) = (Vec::new(), Vec::new());
-        self.0.insert(control.bundle_id, Bundle { flags, closed: false, changes, origins, octets: 0 });
+        self.0.insert(
+            control.bundle_id,
+            Bundle { flags, closed: false, broken: false, changes, origins, octets: 0 },
+        );
         Ok(())
     }
 
     fn get(&mut self, id: u32, flags: BundleFlags) -> Result<&mut Bundle, Code> {
         let bundle = self.0.get_mut(&id).ok_or(Code::OFPBFC_BAD_ID)?;
         if bundle.flags != flags { Err(Code::OFPBFC_BAD_FLAGS) } else { Ok(bundle) }
+    }
+
+    /// Notes that this message was refused: if it was for a bundle, that would be committed without it.
+    pub fn spoil(&mut self, octets: &[u8]) {
+        if let Some(bundle) = bundle_of(octets).and_then(|id| self.0.get_mut(&id)) {
+            bundle.broken = true;
+        }
     }
 
     /// Adds the message of these octets. A bundle that does not exist is opened.
@@ -123,6 +142,15 @@ impl Bundles {
         bundle.origins.push((xid, octets[..octets.len().min(openflow::ERROR_DATA)].into()));
         Ok(())
     }
+}
+
+/// The bundle that a message is for, as far as that can be said of one that cannot be decoded.
+fn bundle_of(octets: &[u8]) -> Option<u32> {
+    let word = |at: usize| Some(u32::from_be_bytes(octets.get(at..at + 4)?.try_into().ok()?));
+    let is_add = octets.get(1) == Some(&EXPERIMENTER)
+        && word(8) == Some(openflow::EXPERIMENTER_ONF)
+        && word(12) == Some(BUNDLE_ADD);
+    word(16).filter(|_| is_add)
 }
 
 impl Bundle {

@@ -176,10 +176,14 @@ impl Session {
         match decoded {
             Ok((xid, message)) => {
                 if let Err(code) = self.request(xid, message, octets) {
+                    self.bundles.spoil(octets);
                     self.refuse(xid, code, octets);
                 }
             }
-            Err(error) => self.undecodable(&error, octets),
+            Err(error) => {
+                self.bundles.spoil(octets);
+                self.undecodable(&error, octets);
+            }
         }
         Ok(())
     }

@@ -105,8 +105,8 @@ pub struct Trace {
     pub rules: Vec<Arc<Flow>>,
     /// Tables that were asked, and whether they had an entry.
     pub tables: Vec<(u8, bool)>,
-    /// Groups and buckets that it passed.
-    pub groups: Vec<(Arc<Group>, usize)>,
+    /// Groups that it passed, each followed by its buckets that it passed.
+    pub groups: Vec<(Arc<Group>, Option<usize>)>,
     /// What it depends on.
     pub consulted: Consulted,
     /// Why it went nowhere; `None` if it went somewhere.
@@ -120,8 +120,8 @@ impl Trace {
     pub fn count(&self, pipeline: &Pipeline, packets: u64, bytes: u64, now_ns: u64) {
         self.rules.iter().for_each(|flow| flow.counters.add(packets, bytes, now_ns));
         for (group, bucket) in &self.groups {
-            group.counters.add(packets, bytes, now_ns);
-            group.bucket_counters[*bucket].add(packets, bytes, now_ns);
+            let counters = bucket.map_or(&*group.counters, |bucket| &group.bucket_counters[bucket]);
+            counters.add(packets, bytes, now_ns);
         }
         for (table, matched) in &self.tables {
             pipeline.tables[usize::from(*table)].count(packets, if *matched { packets } else { 0 });
@@ -239,7 +239,7 @@ struct Translation<'p> {
     nodes: Vec<Node>,
     rules: Vec<Arc<Flow>>,
     tables: Vec<(u8, bool)>,
-    groups: Vec<(Arc<Group>, usize)>,
+    groups: Vec<(Arc<Group>, Option<usize>)>,
     /// Groups of which it is known whether they can send.
     live_groups: BTreeMap<GroupId, bool>,
     consulted: Consulted,
@@ -570,8 +570,9 @@ impl<'p> Translation<'p> {
             GroupType::FastFailover => buckets.find(is_live).into_iter().collect(),
             _ => buckets.collect(),
         };
+        self.groups.push((Arc::clone(group), None));
         for (number, bucket) in chosen {
-            self.groups.push((Arc::clone(group), number));
+            self.groups.push((Arc::clone(group), Some(number)));
             let mut set = ActionSet::default();
             set.write(&bucket.actions);
             self.branch(packet, |translation, copy| {
