@@ -17,6 +17,8 @@ use tokio::{sync::Semaphore, task::JoinHandle};
 const MAX_CONNECTIONS: usize = 64;
 /// How long a request's head may take, and how long a connection may be idle.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a connection may last. A client that does not read its answer would keep its place for ever.
+const LIFETIME: Duration = Duration::from_secs(300);
 /// Most octets of an answer to [`call`].
 const MAX_ANSWER: usize = 64 * 1024 * 1024;
 
@@ -31,6 +33,29 @@ pub struct Request {
     pub query: String,
     /// The content.
     pub body: Bytes,
+}
+
+impl Request {
+    /// The parts of the path between slashes, percent-decoded; none if that is not possible.
+    pub fn segments(&self) -> Option<Vec<String>> {
+        self.path.trim_matches('/').split('/').map(decoded).collect()
+    }
+}
+
+/// Text without percent-encoding (RFC 3986 §2.1).
+fn decoded(text: &str) -> Option<String> {
+    let mut octets = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(octet) = rest.next() {
+        if octet != b'%' {
+            octets.push(octet);
+            continue;
+        }
+        let mut digit = || char::from(rest.next()?).to_digit(16);
+        let (high, low) = (digit()?, digit()?);
+        octets.push((high << 4 | low) as u8);
+    }
+    String::from_utf8(octets).ok()
 }
 
 /// An answer.
@@ -117,7 +142,12 @@ async fn accept(listener: tcp::TcpListener, max_body: usize, handler: Arc<Handle
                 .timer(TokioTimer::new())
                 .header_read_timeout(PATIENCE)
                 .serve_connection(TokioIo::new(stream), service);
-            let _ = connection.await;
+            let mut connection = std::pin::pin!(connection);
+            if time::timeout(LIFETIME, connection.as_mut()).await.is_err() {
+                // An answer on its way may still arrive.
+                connection.as_mut().graceful_shutdown();
+                let _ = time::timeout(PATIENCE, connection).await;
+            }
             drop(permit);
         });
     }
@@ -217,6 +247,15 @@ pub async fn call(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_are_decoded() {
+        let segments = |path: &str| Request { path: path.to_owned(), ..Request::default() }.segments();
+        assert_eq!(segments("/v1/a%2Fb/%c3%BC").unwrap(), ["v1", "a/b", "ü"]);
+        for wrong in ["/%", "/%2", "/%zz", "/%ff", "/%+1"] {
+            assert_eq!(segments(wrong), None, "{wrong}");
+        }
+    }
 
     #[tokio::test]
     async fn requests_are_read_within_limits() {

@@ -2,7 +2,7 @@
 //!
 //! [`read`] makes a [`Call`] of a request without touching anything, so that it can be fuzzed; [`Api::answer`] does it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -107,7 +107,10 @@ pub fn read(request: &Request) -> Result<Call, Box<Response>> {
         |status, title: &str, detail: String| Err(Box::new(Response::problem(status, title, detail)));
     let query: BTreeMap<&str, &str> =
         request.query.split('&').filter_map(|pair| pair.split_once('=')).collect();
-    let parts: Vec<&str> = request.path.trim_matches('/').split('/').collect();
+    let Some(parts) = request.segments() else {
+        return refuse(400, "bad path", "its percent-encoding is broken".to_owned());
+    };
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let call = match (request.method.as_str(), &parts[..]) {
         ("GET", ["v1", "status"]) => Call::Status,
         ("GET", ["v1", "switches"]) => Call::Switches,
@@ -217,8 +220,9 @@ impl Api {
             Call::Divert(diversions) => done(&self.running()?.divert(diversions).await?),
             Call::Undivert(removal) => {
                 let mut ids = removal.ids;
+                let ues: HashSet<_> = removal.ues.into_iter().collect();
                 for diversion in self.running()?.list().await? {
-                    if diversion.ue.is_some_and(|ue| removal.ues.contains(&ue)) {
+                    if diversion.ue.is_some_and(|ue| ues.contains(&ue)) {
                         ids.push(diversion.id());
                     }
                 }
