@@ -78,6 +78,7 @@ impl Tables {
 
 /// One connection of a switch, until the controller or the test ends it.
 struct Connection {
+    datapath_id: u64,
     tables: Arc<Mutex<Tables>>,
     stream: tcp::TcpStream,
     bundle: Vec<(u32, FlowMod)>,
@@ -136,7 +137,7 @@ impl Connection {
             Message::EchoRequest(data) => self.send(xid, Message::EchoReply(data)).await,
             Message::FeaturesRequest(()) => {
                 let features = Features {
-                    datapath_id: 1,
+                    datapath_id: self.datapath_id,
                     n_buffers: 0,
                     n_tables: 8,
                     auxiliary_id: 0,
@@ -246,19 +247,25 @@ impl Connection {
 
 /// A switch that can be connected and disconnected.
 struct Switch {
+    datapath_id: u64,
     tables: Arc<Mutex<Tables>>,
     task: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl Switch {
     fn new() -> Switch {
-        Switch { tables: Arc::default(), task: None }
+        Switch::with_id(1)
+    }
+
+    fn with_id(datapath_id: u64) -> Switch {
+        Switch { datapath_id, tables: Arc::default(), task: None }
     }
 
     async fn connect(&mut self, controller: SocketAddr) {
         self.disconnect();
         let stream = tcp::connect(controller, PATIENCE).await.unwrap();
-        let connection = Connection { tables: self.tables.clone(), stream, bundle: Vec::new() };
+        let (datapath_id, tables) = (self.datapath_id, self.tables.clone());
+        let connection = Connection { datapath_id, tables, stream, bundle: Vec::new() };
         self.task = Some(tokio::spawn(connection.run()));
     }
 
@@ -420,6 +427,41 @@ async fn nothing_is_sent_when_nothing_differs() {
         let tables = switch.tables.lock().unwrap();
         assert_eq!((tables.changes, tables.shape(App::Diverting)), (changes, shape), "restart");
     }
+}
+
+/// After a restart the switch on N6 may come first: it keeps the rules of diverted users until it is known what they need.
+#[tokio::test]
+async fn a_restart_keeps_the_return_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = || -> Config {
+        let mut config = config(&folder);
+        let n6 = json!({"name": "n6", "datapath_id": 2, "place": "sgi"});
+        config.switches.push(serde_json::from_value(n6).unwrap());
+        for (number, anchor) in (1..).zip(&mut config.anchors) {
+            let sgi = json!({"switch": "n6", "mac": format!("02:00:00:00:01:1{number}")});
+            anchor.sgi = Some(serde_json::from_value(sgi).unwrap());
+        }
+        config
+    };
+    let (mut access, mut n6) = (Switch::new(), Switch::with_id(2));
+    let controller = Controller::start(config()).await.unwrap();
+    access.connect(controller.openflow()).await;
+    n6.connect(controller.openflow()).await;
+    alive(&controller).await;
+    assert_eq!(call(&controller, "POST", "/v1/diversions", user(1)).await.0, 200);
+    until("the return path", async || n6.tables.lock().unwrap().of(App::Diverting, Kind::SgiDown) == 1).await;
+    let shape = n6.tables.lock().unwrap().shape(App::Diverting);
+    drop(controller);
+    let controller = Controller::start(config()).await.unwrap();
+    n6.connect(controller.openflow()).await;
+    time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(n6.tables.lock().unwrap().shape(App::Diverting), shape, "before the access switch");
+    access.connect(controller.openflow()).await;
+    alive(&controller).await;
+    quiet(&n6).await;
+    assert_eq!(n6.tables.lock().unwrap().shape(App::Diverting), shape, "after it");
+    assert_eq!(call(&controller, "DELETE", "/v1/diversions/gw1%7E10.45.0.1", Value::Null).await.0, 200);
+    assert_eq!(n6.tables.lock().unwrap().of(App::Diverting, Kind::SgiDown), 0);
 }
 
 /// A switch that refuses: the error goes to whoever asked, and everything is as it was.

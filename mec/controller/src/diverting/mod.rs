@@ -261,11 +261,17 @@ impl Application {
         match event {
             Event::SwitchUp(view) => {
                 self.neighbours.up(&view);
-                self.remake();
-                self.sync(view.datapath_id).await;
+                // Others may have waited for what this one knows.
+                if !self.remake_and_send().await {
+                    self.sync(view.datapath_id).await;
+                }
             }
             Event::SwitchDown(id) => self.neighbours.down(id),
-            Event::Port { .. } => {}
+            Event::Port { datapath_id, .. } => {
+                let Some(view) = self.handle.fabric().switch(datapath_id) else { return };
+                self.neighbours.ports(&view);
+                self.remake_and_send().await;
+            }
             Event::Packet { datapath_id, packet } => {
                 if self.answer(datapath_id, &packet.data, packet.matching.in_port()) {
                     return;
@@ -374,34 +380,49 @@ impl Application {
         }
     }
 
-    async fn remake_and_send(&mut self) {
+    /// Makes all rules anew, and sends all switches what they lack if there is a difference; whether there is.
+    async fn remake_and_send(&mut self) -> bool {
         let before: HashMap<Place, Rule> =
             self.rules.iter().map(|(place, (placed, _))| (place.clone(), placed.rule.clone())).collect();
         self.remake();
         let is_same = self.rules.len() == before.len()
             && self.rules.iter().all(|(place, (placed, _))| before.get(place) == Some(&placed.rule));
         if is_same {
-            return;
+            return false;
         }
-        let connected = self.handle.fabric().switches().into_iter().filter(|view| view.connected);
-        for view in connected {
-            self.sync(view.datapath_id).await;
+        for datapath_id in self.connected() {
+            self.sync(datapath_id).await;
         }
+        true
+    }
+
+    fn connected(&self) -> Vec<u64> {
+        let all = self.handle.fabric().switches().into_iter();
+        all.filter(|view| view.connected).map(|view| view.datapath_id).collect()
+    }
+
+    /// Whether a switch may have rules of diversions for which it is not known yet what they need.
+    fn is_waiting(&self, datapath_id: u64) -> bool {
+        let id_of = |name: &str| self.config.switch(name).map(|switch| switch.datapath_id);
+        self.diversions.iter().filter(|(id, _)| !self.made.contains_key(*id)).any(|(_, diversion)| {
+            let station = self.config.base_station(&diversion.base_station);
+            let access = station.and_then(|station| id_of(&station.switch));
+            let sgi = self.config.anchor(&diversion.to).and_then(|anchor| anchor.sgi.as_ref());
+            let is_concerned = [access, sgi.and_then(|sgi| id_of(&sgi.switch))].contains(&Some(datapath_id));
+            is_concerned && access.is_some_and(|access| !self.neighbours.is_settled(access))
+        })
     }
 
     /// Sends a switch what it lacks.
     async fn sync(&mut self, datapath_id: u64) {
-        let is_incomplete = self.made.len() < self.diversions.len();
-        if is_incomplete && !self.neighbours.is_settled(datapath_id) {
-            // Rules of an earlier life stay until it is known what they are for.
-            let probes = self.neighbours.rules(datapath_id);
-            let set = probes.into_iter().collect();
-            let _ = self.handle.commit(vec![Step { datapath_id, set, remove: Vec::new() }]).await;
-            return;
-        }
         let mut all = self.neighbours.rules(datapath_id);
         let here = self.rules.iter().filter(|((id, _), _)| *id == datapath_id);
         all.extend(here.map(|(_, (placed, _))| placed.rule.clone()));
+        if self.is_waiting(datapath_id) {
+            // Rules of an earlier life stay until it is known what they are for.
+            let _ = self.handle.commit(vec![Step { datapath_id, set: all, remove: Vec::new() }]).await;
+            return;
+        }
         // A refusal is in the log; the next audit tries again.
         let _ = self.handle.sync(datapath_id, all).await;
     }
@@ -466,7 +487,12 @@ impl Application {
             return Ok(Done { unchanged: unknown, ..Done::default() });
         }
         let gone: Vec<Diversion> = known.iter().filter_map(|id| self.diversions.get(id).cloned()).collect();
+        let is_unmade = known.iter().any(|id| !self.made.contains_key(id));
         let changed = self.change(&[], &known, HashMap::new()).await?;
+        if is_unmade {
+            // Its rules of an earlier life are not known, but may be in the switches.
+            self.dirty.extend(self.connected());
+        }
         self.announce(&gone, true);
         Ok(Done { changed: known, unchanged: unknown, ..changed })
     }

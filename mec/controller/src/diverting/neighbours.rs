@@ -104,9 +104,16 @@ impl Neighbours {
             rounds: 0,
         });
         switch.connected = true;
+        self.ports(view);
+        self.ask(view.datapath_id);
+    }
+
+    /// Takes over the ports that a switch has now.
+    pub(super) fn ports(&mut self, view: &SwitchView) {
+        let Some(settings) = self.config.switch_of(view.datapath_id) else { return };
+        let Some(switch) = self.switches.get_mut(&view.datapath_id) else { return };
         switch.gtp = view.port(&settings.gtp_port).map(|port| port.port_no);
         switch.ports.clone_from(&view.ports);
-        self.ask(view.datapath_id);
     }
 
     pub(super) fn down(&mut self, datapath_id: u64) {
@@ -121,9 +128,9 @@ impl Neighbours {
         switch.map(|switch| super::probe_rules(switch.station.ip)).unwrap_or_default()
     }
 
-    /// Whether everybody has had the time to answer.
+    /// Whether everybody has had the time to answer at an access switch.
     pub(super) fn is_settled(&self, datapath_id: u64) -> bool {
-        self.switches.get(&datapath_id).is_none_or(|switch| switch.rounds >= SETTLED_AFTER)
+        self.switches.get(&datapath_id).is_some_and(|switch| switch.rounds >= SETTLED_AFTER)
     }
 
     /// Whether an anchor answers at a switch.
