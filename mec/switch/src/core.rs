@@ -279,7 +279,7 @@ impl Switch {
     /// Sends a message that nobody has asked for to the controllers that want it.
     fn tell(&self, message: &Message, wants: impl Fn(&Peer) -> bool) {
         for peer in lock(&self.peers).values().filter(|peer| wants(peer)) {
-            if !peer.tell(message) {
+            if !peer.tell(message) && matches!(message, Message::PacketIn(_)) {
                 self.counts.packet_in_lost.fetch_add(1, Ordering::Relaxed);
             }
         }

@@ -144,6 +144,9 @@ async fn exchange(
             // Questions that had to wait for the answers before theirs.
             session.proceed(now_ns()).map_err(|error| error.to_string())?;
         }
+        if peer.is_overrun() {
+            return Err("it takes events too slowly".to_owned());
+        }
         // More events would pile up here without a bound.
         if session.is_up() && session.output.len() < MAX_OUTPUT {
             peer.take_events(&mut session.output);

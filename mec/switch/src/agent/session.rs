@@ -16,6 +16,7 @@ use super::bundle::Bundles;
 use super::multipart;
 use super::peer::Peer;
 use crate::core::Switch;
+use crate::host::LONGEST;
 use crate::pipeline::Change;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -290,7 +291,11 @@ impl Session {
         if !is_port {
             return Err(Code::OFPBRC_BAD_PORT);
         }
-        if request.data.is_empty() {
+        // A frame has no tunnel until it has passed LOCAL.
+        if self.switch.pipeline().ports().gtp == Some(request.in_port.0) {
+            return Err(Code::OFPBRC_BAD_PORT);
+        }
+        if request.data.is_empty() || request.data.len() > LONGEST {
             return Err(Code::OFPBRC_BAD_PACKET);
         }
         self.switch.pipeline().check_packet_out(&request.actions)?;

@@ -20,12 +20,12 @@ use telemetry::worker::Drops;
 use crate::core::{Switch, Workers};
 use graph::{CacheCounts, SwitchGraph};
 
-/// How long a worker may take to answer: it does so between two vectors.
+/// How long each worker may take to answer: it does so between two vectors.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Frames of a worker's own, for copies: a vector for each port, and one for what comes by sockets.
 const OWN_FRAMES: usize = 4;
 /// Longest frame: with the largest MTU of Ethernet devices here, and two tags.
-const LONGEST: usize = 9018;
+pub(crate) const LONGEST: usize = 9018;
 
 /// The running workers. They end when this is dropped.
 pub struct Host {
@@ -51,7 +51,7 @@ struct Reach {
 impl Workers for Reach {
     fn settle(&self) {
         for caller in &self.callers {
-            // One that has ended treats no packet.
+            // One that has ended treats no packet; one that does not answer in time is not waited for.
             let _ = caller.call(PATIENCE, |graph, now_ns, _| graph.settle(now_ns));
         }
     }
