@@ -1,4 +1,4 @@
-//! Where the fields of a packet lie in a [`Key`], and the masks of matches over it.
+//! Where the fields of a packet lie in [`Words`], and the masks of matches over it.
 //!
 //! A key is a row of 64-bit words with a fixed place for each field that can be matched. A match is a mask over the words and
 //! a value; so comparing, hashing and noting what was consulted are the same few operations for any set of fields. Fields
