@@ -74,11 +74,8 @@ fn fwd_known_destinations_have_rules_and_packets_no_longer_reach_the_controller(
         }
         let after = missed().await;
         assert!(after - before < 10, "FWD-4: {before}, {after}");
-        // FWD-5: the way to the anchor of a later move is there already, without a packet on it.
-        let flows = edge.switches[0].flows().await;
-        let between =
-            flows.lines().filter(|line| line.contains("table=2") && line.contains("priority=100")).count();
-        assert!(between >= 4, "{flows}");
+        // FWD-5: the ways between all anchors and base stations are there soon, also those without a packet on them.
+        edge.discovered().await;
     });
 }
 
@@ -336,7 +333,10 @@ fn wrong_requests_are_refused_with_what_to_do() {
             body
         };
         edge.divert(diversion(7, "enb1")).await;
-        let before = edge.switches[0].flows().await.lines().count();
+        // Forwarding may learn meanwhile.
+        let diverting = |flows: String| flows.lines().filter(|line| line.contains("cookie=0x2")).count();
+        let before = diverting(edge.switches[0].flows().await);
+        assert!(before > 0);
         for (body, status, said) in [
             (with("to", json!("gw9")), 404, "there is no anchor `gw9`"),
             (with("to", json!("gw3")), 409, "does not answer GTP-U Echo"),
@@ -350,7 +350,7 @@ fn wrong_requests_are_refused_with_what_to_do() {
             assert_eq!(is, status, "{problem}");
             assert!(problem["detail"].as_str().unwrap().contains(said), "{problem}");
         }
-        assert_eq!(edge.switches[0].flows().await.lines().count(), before, "nothing has changed");
+        assert_eq!(diverting(edge.switches[0].flows().await), before, "nothing has changed");
 
         // An anchor that stops answering: an event, refused as a target, and its users go back.
         let moved = g_pdu(7, &ue(7), "8.8.8.8", 53, b"back");
