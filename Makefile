@@ -17,7 +17,7 @@ demo: setup-demo build  ## a network on this machine: UEs register, ping and dow
 	target/release/godwit demo $(DEMO_ARGS)
 
 build:  ## the binary, target/release/godwit
-	@test -e target/release/godwit || echo 'build: the first time takes about 7 minutes of processor time: 4 minutes on two cores'
+	@test -e target/release/godwit || echo 'build: the first time takes about 11 minutes of processor time: 6 minutes on two cores'
 	$(CARGO) build --release --locked --package cli
 
 bench: setup-bench build  ## the experiments, target/release/godwit-bench, which `godwit bench` starts; with DPDK where it is installed
