@@ -117,7 +117,7 @@ fn three_ues_use_the_network() {
     scratch.assert_clean();
 }
 
-/// `godwit mec demo`: a user, an application and a pair at another anchor, and back (DIV-1, DIV-5, SW-3 to SW-5).
+/// `godwit mec demo`: a user, an application and a pair at another anchor, and back (DIV-1, DIV-5, SW-1, SW-3 to SW-5).
 #[test]
 fn users_are_moved_to_an_edge_and_back() {
     let _turn = alone();
@@ -130,7 +130,7 @@ fn users_are_moved_to_an_edge_and_back() {
     let failed: Vec<&Value> = checks.iter().filter(|check| check["ok"] != true).collect();
     assert!(failed.is_empty(), "{failed:#?}\n{text}");
     assert!(output.status.success(), "{text}");
-    assert_eq!(checks.len(), 20, "{checks:#?}");
+    assert_eq!(checks.len(), 21, "{checks:#?}");
     for side in ["gnb", "central"] {
         let file = captures.join(side).join("n3.pcapng");
         let mut tshark = Command::new("tshark");

@@ -263,6 +263,15 @@ impl Lab {
             .await
     }
 
+    /// What a switch of the edge site (`n3`, `n6`) says about itself: ports, entries, counters.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub async fn switch_status(&self, name: &str) -> Result<Value, nf::oam::CallError> {
+        let run_dir = self.folder.path().join(format!("run-switch-{name}"));
+        nf::oam::call(&nf::oam::socket_path(&run_dir, "switch"), "GET", "/status", None).await
+    }
+
     /// Asks the controller of the edge site by its API, with curl.
     ///
     /// # Errors

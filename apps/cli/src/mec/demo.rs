@@ -233,7 +233,9 @@ impl Demo {
 
         let one = self.diversion(first, json!({}));
         self.divert(&one).await?;
+        let counted = self.counted_by_rules(first).await?;
         self.ping("one UE is diverted", first, on).await?;
+        self.check_rules("one UE is diverted", first, &counted).await?;
         self.ping("one UE is diverted", fourth, off).await?;
         self.download("one UE is diverted", first, on).await?;
         self.divert(&one).await.context("a repeated request")?;
@@ -334,6 +336,41 @@ impl Demo {
         let name = format!("{when}: ping of UE {}", ue + 1);
         let found = format!("{} of {PINGS} answered{}; {risen}", pings.received, pings.problem_text());
         self.check(name, all && risen == expected, found);
+        Ok(())
+    }
+
+    /// Packets that each rule of the switch on N3 has counted that names the UE's tunnel to its anchor.
+    async fn counted_by_rules(&self, ue: usize) -> anyhow::Result<BTreeMap<String, u64>> {
+        let status = self.lab.switch_status("n3").await?;
+        let tunnel = format!("tun_id={:#x}", self.ues[ue].session.uplink_teid);
+        let entries = status["entries"].as_array().context("the entries of the switch on N3")?;
+        let of_tunnel = entries.iter().filter_map(|entry| {
+            let matching = entry["match"].as_str()?;
+            let is_its = matching.split(',').any(|field| field == tunnel);
+            is_its.then(|| (matching.to_owned(), entry["packets"].as_u64().unwrap_or_default()))
+        });
+        Ok(of_tunnel.collect())
+    }
+
+    /// SW-1: one of the rules that name the UE's tunnel counts each packet of a ping exactly once, the others count none.
+    async fn check_rules(
+        &mut self,
+        when: &str,
+        ue: usize,
+        before: &BTreeMap<String, u64>,
+    ) -> anyhow::Result<()> {
+        let after = self.counted_by_rules(ue).await?;
+        let risen = after.iter().map(|(rule, count)| count - before.get(rule).copied().unwrap_or_default());
+        let (sum, most) = risen.fold((0, 0), |(sum, most), count| (sum + count, most.max(count)));
+        let found = format!(
+            "rules that name its tunnel: {}; they counted {sum} packets, one of them {most}",
+            after.len()
+        );
+        self.check(
+            format!("{when}: rules of UE {} in the switch", ue + 1),
+            (sum, most) == (PINGS, PINGS),
+            found,
+        );
         Ok(())
     }
 
