@@ -1,6 +1,6 @@
 //! Applications: how they start, hear of events, and stop.
 //!
-//! An application is a task with a [`Handle`] to the switches and a queue of [`Event`]s. Applications know nothing of each other, and
+//! An application is a task with a [`Handle`] to the switches and its [`Events`]. Applications know nothing of each other, and
 //! each can be stopped and started alone.
 //!
 //! **A stopped application's rules stay in the switches**: users' packets go on as they went, as they do when the controller is
@@ -11,12 +11,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::rule::App;
-use crate::switch::fabric::EVENTS;
-use crate::switch::{Event, Fabric, Handle};
+use crate::switch::{Events, Fabric, Handle};
 
 /// What an application runs with.
 #[derive(Debug)]
@@ -24,7 +23,7 @@ pub struct Context {
     /// The switches.
     pub handle: Handle,
     /// What happens.
-    pub events: mpsc::Receiver<Event>,
+    pub events: Events,
     /// Completes when the application is to stop.
     pub stop: oneshot::Receiver<()>,
 }
@@ -43,6 +42,9 @@ pub struct Applications {
     fabric: Arc<Fabric>,
     start: BTreeMap<App, Start>,
     running: Mutex<BTreeMap<App, Running>>,
+    /// Held while an application starts or stops: the end of an old run takes its events and rules away, and they must not be those
+    /// of a new one.
+    changing: tokio::sync::Mutex<()>,
 }
 
 impl std::fmt::Debug for Applications {
@@ -54,7 +56,12 @@ impl std::fmt::Debug for Applications {
 impl Applications {
     /// None yet.
     pub fn new(fabric: Arc<Fabric>) -> Applications {
-        Applications { fabric, start: BTreeMap::new(), running: Mutex::default() }
+        Applications {
+            fabric,
+            start: BTreeMap::new(),
+            running: Mutex::default(),
+            changing: Default::default(),
+        }
     }
 
     /// Adds an application, which does not run yet.
@@ -73,24 +80,25 @@ impl Applications {
         self.start.keys().map(|app| (*app, runs(app))).collect()
     }
 
-    /// Starts an application; whether it did not run before.
-    pub fn start(&self, app: App) -> bool {
+    /// Starts an application, after one that is stopping has ended; whether it did not run before.
+    pub async fn start(&self, app: App) -> bool {
         let Some(start) = self.start.get(&app) else { return false };
+        let _changing = self.changing.lock().await;
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if running.get(&app).is_some_and(|running| !running.task.is_finished()) {
             return false;
         }
-        let (sender, events) = mpsc::channel(EVENTS);
         let (stop, stopped) = oneshot::channel();
         let handle = Handle::new(self.fabric.clone(), app);
+        let events = self.fabric.attach(app);
         let task = tokio::spawn(start(Context { handle, events, stop: stopped }));
         running.insert(app, Running { stop, task });
-        self.fabric.attach(app, sender);
         true
     }
 
     /// Stops an application and waits until it has; whether it ran before.
     pub async fn stop(&self, app: App) -> bool {
+        let _changing = self.changing.lock().await;
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).remove(&app);
         let Some(running) = running else { return false };
         let ran = !running.task.is_finished();
@@ -107,5 +115,68 @@ impl Drop for Applications {
         for (_, running) in std::mem::take(self.running.get_mut().unwrap_or_else(PoisonError::into_inner)) {
             running.task.abort();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use net::time::{self, Duration};
+
+    /// An old run that ends slowly takes nothing of a new one: it hears of events, and its rules stay wanted.
+    #[tokio::test(start_paused = true)]
+    async fn a_start_while_it_stops_waits_for_the_end() {
+        let fabric = Fabric::new([(1, "one".to_owned())]);
+        let mut applications = Applications::new(fabric.clone());
+        let (heard, mut hears) = tokio::sync::mpsc::unbounded_channel();
+        applications.add(App::Forwarding, move |context| {
+            let heard = heard.clone();
+            async move {
+                let Context { handle, mut events, mut stop } = context;
+                let rule = crate::rule::Rule::new(
+                    crate::rule::Kind::T0Low,
+                    0,
+                    1,
+                    openflow::Match::default(),
+                    openflow::Instructions::default(),
+                );
+                let _ = handle.sync(1, vec![rule]).await;
+                loop {
+                    tokio::select! {
+                        _ = &mut stop => break,
+                        event = events.next() => { let _ = heard.send(event); }
+                    }
+                }
+                time::sleep(Duration::from_secs(1)).await;
+            }
+        });
+        assert!(applications.start(App::Forwarding).await);
+        // Both begin before either ends.
+        let (stopped, started) = tokio::join!(applications.stop(App::Forwarding), async {
+            time::sleep(Duration::from_millis(100)).await;
+            applications.start(App::Forwarding).await
+        });
+        assert_eq!((stopped, started), (true, true));
+        time::sleep(Duration::from_millis(10)).await;
+        assert!(applications.list()[&App::Forwarding]);
+        assert_eq!(fabric.wanted(1), [("forwarding", 1)].into());
+        let status = openflow::PortStatus {
+            reason: openflow::PortReason::Add,
+            port: openflow::Port {
+                port_no: openflow::PortNo(1),
+                hw_addr: openflow::MacAddr([2; 6]),
+                name: openflow::Text::new("one"),
+                config: openflow::PortConfig::default(),
+                state: openflow::PortState::LIVE,
+                current: 0,
+                advertised: 0,
+                supported: 0,
+                peer: 0,
+                current_speed_kbps: 0,
+                max_speed_kbps: 0,
+            },
+        };
+        fabric.port_status(1, status);
+        assert!(time::timeout(Duration::from_secs(1), hears.recv()).await.is_ok());
     }
 }

@@ -160,14 +160,14 @@ pub(crate) async fn run(config: Arc<Config>, store: Arc<Store>, context: Context
     loop {
         tokio::select! {
             _ = &mut stop => break,
-            event = events.recv() => match event {
-                Some(Event::SwitchUp(view)) => sync(&config, &handle, &view, mode).await,
-                Some(Event::Audit(id) | Event::Removed { datapath_id: id, .. } | Event::Port { datapath_id: id, .. }) => {
+            event = events.next() => match event {
+                Event::SwitchUp(view) => sync(&config, &handle, &view, mode).await,
+                Event::Audit(id) | Event::Removed { datapath_id: id, .. } | Event::Port { datapath_id: id, .. } => {
                     if let Some(view) = handle.fabric().switch(id) {
                         sync(&config, &handle, &view, mode).await;
                     }
                 }
-                Some(Event::Packet { datapath_id, packet }) => {
+                Event::Packet { datapath_id, packet } => {
                     let Some(view) = handle.fabric().switch(datapath_id) else { continue };
                     let Some(in_port) = packet.matching.in_port() else { continue };
                     take(&store, in_port, &packet.data);
@@ -175,8 +175,7 @@ pub(crate) async fn run(config: Arc<Config>, store: Arc<Store>, context: Context
                         send_on(&config, &handle, &view, in_port, packet.data);
                     }
                 }
-                Some(Event::SwitchDown(_)) => {}
-                None => return,
+                Event::SwitchDown(_) => {}
             },
         }
     }
@@ -186,8 +185,8 @@ pub(crate) async fn run(config: Arc<Config>, store: Arc<Store>, context: Context
         }
         // A switch may answer before cached flows are gone: what still comes is sent on.
         let rest = async {
-            while let Some(event) = events.recv().await {
-                let Event::Packet { datapath_id, packet } = event else { continue };
+            loop {
+                let Event::Packet { datapath_id, packet } = events.next().await else { continue };
                 let view = handle.fabric().switch(datapath_id);
                 if let (Some(view), Some(in_port)) = (view, packet.matching.in_port()) {
                     send_on(&config, &handle, &view, in_port, packet.data);

@@ -68,10 +68,7 @@ pub(crate) async fn run(config: Arc<Config>, context: Context) {
     loop {
         tokio::select! {
             _ = &mut stop => return,
-            event = events.recv() => match event {
-                Some(event) => own.event(event).await,
-                None => return,
-            },
+            event = events.next() => own.event(event).await,
             _ = ticks.tick() => own.tick(),
         }
         // Many rules may be gone at once.

@@ -47,9 +47,6 @@ use switch::{Fabric, server};
 
 pub use config::Config;
 
-/// How often applications that have lost events are told to look again.
-const CATCH_UP: Duration = Duration::from_secs(1);
-
 /// Why the controller does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -119,7 +116,7 @@ impl Controller {
         let listener = tcp::listen(config.openflow).await.map_err(address("openflow", config.openflow))?;
         let openflow = listener.local_addr().map_err(address("openflow", config.openflow))?;
         for app in &config.applications {
-            applications.start(*app);
+            applications.start(*app).await;
         }
         let api = Arc::new(rest::Api {
             config: config.clone(),
@@ -137,7 +134,10 @@ impl Controller {
             .map_err(address("rest", config.rest))?;
         let echo = Duration::from_secs(config.echo_s);
         let serving = server::serve(listener, fabric.clone(), config.max_switches, echo);
-        let tasks = vec![tokio::spawn(serving), tokio::spawn(audit(fabric.clone(), config.audit_s))];
+        let mut tasks = vec![tokio::spawn(serving)];
+        if config.audit_s != 0 {
+            tasks.push(tokio::spawn(audit(fabric.clone(), Duration::from_secs(config.audit_s))));
+        }
         Ok(Controller { applications, fabric, diverting, rest, openflow, tasks })
     }
 
@@ -173,13 +173,13 @@ impl Drop for Controller {
     }
 }
 
-/// Lets applications compare their rules with the switches' now and then, and soon after they have lost events.
-async fn audit(fabric: Arc<Fabric>, audit_s: u64) {
-    let mut ticks = time::interval(CATCH_UP);
-    let mut seconds = 0;
+/// Lets applications compare their rules with the switches' now and then.
+async fn audit(fabric: Arc<Fabric>, every: Duration) {
+    let mut ticks = time::interval(every);
+    // The first one comes at once.
+    ticks.tick().await;
     loop {
         ticks.tick().await;
-        seconds += 1;
-        fabric.audit(audit_s != 0 && seconds % audit_s == 0);
+        fabric.audit();
     }
 }

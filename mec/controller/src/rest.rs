@@ -239,7 +239,7 @@ impl Api {
             }
             Call::Application { app, run } => {
                 let changed =
-                    if run { self.applications.start(app) } else { self.applications.stop(app).await };
+                    if run { self.applications.start(app).await } else { self.applications.stop(app).await };
                 json!({"name": app.name(), "running": run, "changed": changed})
             }
             Call::Captures => json!({"captures": self.captures.summary()}),

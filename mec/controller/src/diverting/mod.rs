@@ -213,10 +213,7 @@ pub(crate) async fn run(
     loop {
         tokio::select! {
             _ = &mut stop => break,
-            event = events.recv() => match event {
-                Some(event) => own.event(event).await,
-                None => break,
-            },
+            event = events.next() => own.event(event).await,
             command = commands.recv() => match command {
                 Some(command) => own.command(command).await,
                 None => break,

@@ -14,7 +14,7 @@ use net::time::{self, Duration};
 use openflow::multipart::{Reply, Request};
 use openflow::{
     BundleAdd, BundleControl, BundleControlType, BundleFlags, Change, Code, Desc, ErrorMessage, FlowMod,
-    FlowStats, FlowStatsRequest, Message, Multipart, TableId,
+    FlowStats, FlowStatsRequest, JoinError, Joiner, Limits, MAX_MESSAGE, Message, Multipart, TableId,
 };
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -25,10 +25,8 @@ use crate::rule::{APP_MASK, App};
 pub(crate) const QUEUE: usize = 1024;
 /// How long a switch may take to answer a request, or to take a message from the queue.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Most parts of an answer: about a million flows.
-const MAX_PARTS: usize = 4096;
-/// Most parts of an answer of a switch that has not said yet which one it is: about 8000 ports.
-const MAX_PARTS_UNKNOWN: usize = 8;
+/// Answers in parts of a switch that has not said yet which one it is, as anybody may have connected: about 8000 ports.
+const UNKNOWN: Limits = Limits { transactions: 1, parts: 8, octets: 8 * MAX_MESSAGE };
 /// Most errors that are kept of a request; the first one is told.
 const MAX_ERRORS: usize = 16;
 
@@ -72,9 +70,9 @@ pub enum SwitchError {
     /// Its answer is not one to the question.
     #[error("the switch answered {0} to another question")]
     Unexpected(&'static str),
-    /// The answer is too long.
-    #[error("the switch's answer has more than {0} parts")]
-    TooLong(usize),
+    /// The parts of its answer do not make one.
+    #[error("the switch's answer: {0}")]
+    Parts(#[from] JoinError),
     /// A message that does not fit.
     #[error("{0}")]
     Message(#[from] openflow::EncodeError),
@@ -83,25 +81,28 @@ pub enum SwitchError {
 /// Answers to the messages of one request.
 #[derive(Debug, Default)]
 struct Answers {
-    messages: Vec<Message>,
+    /// The whole answer to the last one.
+    last: Option<Message>,
     errors: Vec<(u32, ErrorMessage)>,
 }
+
+type Answered = Result<Answers, SwitchError>;
 
 #[derive(Debug)]
 struct Waiting {
     /// Transaction of the last message of the request; its answer ends it.
     last: u32,
-    /// Most parts of the answer.
-    most: usize,
-    answers: Answers,
-    done: oneshot::Sender<Result<Answers, SwitchError>>,
+    errors: Vec<(u32, ErrorMessage)>,
+    done: oneshot::Sender<Answered>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Transactions {
     next: u32,
     /// By the transaction of the first message.
     waiting: BTreeMap<u32, Waiting>,
+    /// Answers of which parts are missing.
+    parts: Joiner<Reply>,
 }
 
 /// A connection that has said hello.
@@ -120,7 +121,11 @@ impl Connection {
     pub(crate) fn new(queue: mpsc::Sender<Vec<u8>>) -> Connection {
         Connection {
             queue,
-            transactions: Mutex::default(),
+            transactions: Mutex::new(Transactions {
+                next: 1,
+                waiting: BTreeMap::new(),
+                parts: Joiner::new(UNKNOWN),
+            }),
             bundles: AtomicBool::new(true),
             closed: AtomicBool::new(false),
             close: Notify::new(),
@@ -138,6 +143,11 @@ impl Connection {
         }
     }
 
+    /// The switch is one of the configuration: its answers may be longer from now on. Nothing is asked meanwhile.
+    pub(crate) fn known(&self) {
+        self.transactions().parts = Joiner::new(Limits::REPLIES);
+    }
+
     /// Returns when the connection was told to end.
     pub(crate) async fn closing(&self) {
         while !self.closed.load(Ordering::Acquire) {
@@ -150,18 +160,14 @@ impl Connection {
     }
 
     /// `count` transactions in a row, and where the answers to them will come.
-    fn begin(
-        &self,
-        count: u32,
-        most: usize,
-    ) -> Result<(u32, oneshot::Receiver<Result<Answers, SwitchError>>), SwitchError> {
+    fn begin(&self, count: u32) -> Result<(u32, oneshot::Receiver<Answered>), SwitchError> {
         let (done, answers) = oneshot::channel();
         let mut all = self.transactions();
         // Transaction 0 is for messages without answers.
-        let first = if all.next.checked_add(count).is_none() { 1 } else { all.next.max(1) };
+        let first = if all.next.checked_add(count).is_none() { 1 } else { all.next };
         all.next = first + count;
         let last = first + count - 1;
-        all.waiting.insert(first, Waiting { last, most, answers: Answers::default(), done });
+        all.waiting.insert(first, Waiting { last, errors: Vec::new(), done });
         // Under the lock, so that `close` has seen the request or this sees the closing.
         if self.closed.load(Ordering::Acquire) {
             all.waiting.remove(&first);
@@ -195,43 +201,34 @@ impl Connection {
         })
     }
 
-    async fn finish(
-        &self,
-        first: u32,
-        octets: Vec<u8>,
-        answers: oneshot::Receiver<Result<Answers, SwitchError>>,
-    ) -> Result<Answers, SwitchError> {
+    async fn finish(&self, first: u32, octets: Vec<u8>, answers: oneshot::Receiver<Answered>) -> Answered {
         let all = async {
             self.send(octets).await?;
             answers.await.map_err(|_| SwitchError::Gone)?
         };
         let result = time::timeout(PATIENCE, all).await.unwrap_or(Err(SwitchError::Late));
-        self.transactions().waiting.remove(&first);
+        let mut all = self.transactions();
+        if let Some(late) = all.waiting.remove(&first) {
+            all.parts.forget(late.last);
+        }
         result
     }
 
-    /// Sends a request and returns the answer, all of its parts.
+    /// Sends a request and returns the answer, as a whole.
     ///
     /// # Errors
     /// The switch refuses, does not answer, or is gone.
-    pub async fn ask(&self, request: impl Into<Message>) -> Result<Vec<Message>, SwitchError> {
-        self.ask_within(MAX_PARTS, request.into()).await
-    }
-
-    /// As [`Connection::ask`], of whoever has connected: anybody may have.
-    pub(crate) async fn ask_unknown(&self, request: impl Into<Message>) -> Result<Vec<Message>, SwitchError> {
-        self.ask_within(MAX_PARTS_UNKNOWN, request.into()).await
-    }
-
-    async fn ask_within(&self, most: usize, request: Message) -> Result<Vec<Message>, SwitchError> {
-        let (first, answers) = self.begin(1, most)?;
+    pub async fn ask(&self, request: impl Into<Message>) -> Result<Message, SwitchError> {
+        let request = request.into();
+        let (first, answers) = self.begin(1)?;
         let octets = request.encode(first)?;
         let answers = self.finish(first, octets, answers).await?;
-        match answers.errors.first() {
-            Some((_, error)) => {
+        match (answers.errors.first(), answers.last) {
+            (Some((_, error)), _) => {
                 Err(SwitchError::Refused { code: error.code, what: request.name().to_owned() })
             }
-            None => Ok(answers.messages),
+            (None, Some(answer)) => Ok(answer),
+            (None, None) => Err(SwitchError::Unexpected("nothing")),
         }
     }
 
@@ -241,14 +238,10 @@ impl Connection {
         if let Some(app) = app {
             (request.cookie, request.cookie_mask) = (app.cookie(), APP_MASK);
         }
-        let mut flows = Vec::new();
-        for part in self.ask(Request::Flow(request)).await? {
-            match part {
-                Message::MultipartReply(Multipart { body: Reply::Flow(part), .. }) => flows.extend(part),
-                other => return Err(SwitchError::Unexpected(other.name())),
-            }
+        match self.ask(Request::Flow(request)).await? {
+            Message::MultipartReply(Multipart { body: Reply::Flow(flows), .. }) => Ok(flows),
+            other => Err(SwitchError::Unexpected(other.name())),
         }
-        Ok(flows)
     }
 
     /// Makes changes take effect together; without bundles one after another, and ends with a barrier.
@@ -268,7 +261,7 @@ impl Connection {
             }
         }
         let count = changes.len() as u32;
-        let (first, answers) = self.begin(count + 1, MAX_PARTS)?;
+        let (first, answers) = self.begin(count + 1)?;
         let mut octets = Vec::new();
         for (xid, change) in (first..).zip(changes) {
             Message::from(change.clone()).encode_into(xid, &mut octets)?;
@@ -281,7 +274,7 @@ impl Connection {
     async fn apply_bundle(&self, changes: &[FlowMod]) -> Result<(), SwitchError> {
         let flags = BundleFlags::ATOMIC | BundleFlags::ORDERED;
         let count = changes.len() as u32;
-        let (first, answers) = self.begin(count + 2, MAX_PARTS)?;
+        let (first, answers) = self.begin(count + 2)?;
         let bundle_id = first;
         let control = |kind| Message::from(BundleControl { bundle_id, kind, flags });
         let mut octets = Vec::new();
@@ -300,32 +293,41 @@ impl Connection {
         result
     }
 
-    /// Takes a message that answers a request; gives it back if it answers none.
-    pub(crate) fn take_answer(&self, xid: u32, message: Message) -> Option<Message> {
+    /// Takes a message of `octets` octets that answers a request, or is a part of the answer; gives it back if it answers none.
+    pub(crate) fn take_answer(&self, xid: u32, message: Message, octets: usize) -> Option<Message> {
         let mut all = self.transactions();
+        let all = &mut *all;
         let Some((&first, waiting)) = all.waiting.range_mut(..=xid).next_back() else { return Some(message) };
         if xid > waiting.last || is_event(&message) {
             return Some(message);
         }
-        let more = matches!(&message, Message::MultipartReply(Multipart { more: true, .. }));
-        let most = waiting.most;
-        let is_too_long = waiting.answers.messages.len() >= most;
-        match message {
-            Message::Error(error) if waiting.answers.errors.len() < MAX_ERRORS => {
-                waiting.answers.errors.push((xid, error));
+        let is_last = xid == waiting.last;
+        let answer = match message {
+            Message::Error(error) => {
+                if waiting.errors.len() < MAX_ERRORS {
+                    waiting.errors.push((xid, error));
+                }
+                all.parts.forget(xid);
+                None
             }
-            Message::Error(_) => {}
-            // Opening a bundle is answered, but what counts is its commit.
-            other if xid == waiting.last => waiting.answers.messages.push(other),
-            _ => {}
-        }
-        if xid == waiting.last
-            && (!more || is_too_long)
-            && let Some(waiting) = all.waiting.remove(&first)
-        {
-            let result = if is_too_long { Err(SwitchError::TooLong(most)) } else { Ok(waiting.answers) };
+            Message::MultipartReply(part) if is_last => match all.parts.push(xid, part, octets) {
+                Ok(Some(body)) => Some(Ok(Multipart { more: false, body }.into())),
+                Ok(None) => return None,
+                Err(error) => {
+                    if error.is_fatal() {
+                        // Under the lock of `close`.
+                        self.closed.store(true, Ordering::Release);
+                        self.close.notify_one();
+                    }
+                    Some(Err(error.into()))
+                }
+            },
+            other => Some(Ok(other)),
+        };
+        // Opening a bundle is answered, but what counts is its commit.
+        if is_last && let Some(Waiting { errors, done, .. }) = all.waiting.remove(&first) {
             // Who asked may have gone.
-            let _ = waiting.done.send(result);
+            let _ = done.send(answer.transpose().map(|last| Answers { last, errors }));
         }
         None
     }
@@ -368,42 +370,81 @@ fn refusal(answers: &Answers, first: u32, changes: &[FlowMod]) -> Result<(), Swi
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn answers_go_to_whom_they_concern() {
+    fn part(more: bool, count: usize) -> Message {
+        let group = || openflow::GroupDesc {
+            group_type: openflow::GroupType::All,
+            group_id: openflow::GroupId(1),
+            buckets: Vec::new(),
+        };
+        Multipart { more, body: Reply::GroupDesc((0..count).map(|_| group()).collect()) }.into()
+    }
+
+    /// A connection with a request under way, and its transaction.
+    async fn asking()
+    -> (std::sync::Arc<Connection>, u32, tokio::task::JoinHandle<Result<Message, SwitchError>>) {
         let (queue, mut sent) = mpsc::channel(8);
         let connection = std::sync::Arc::new(Connection::new(queue));
         let asking = connection.clone();
-        let task = tokio::spawn(async move { asking.ask(Request::PortDesc(())).await });
+        let task = tokio::spawn(async move { asking.ask(Request::GroupDesc(())).await });
         let (xid, _) = Message::decode(&sent.recv().await.unwrap()).unwrap();
-        let part = |more| Message::from(Multipart { more, body: Reply::PortDesc(Vec::new()) });
-        assert!(connection.take_answer(xid + 1, part(false)).is_some(), "nobody asked");
-        assert!(connection.take_answer(xid, part(true)).is_none());
-        assert!(connection.take_answer(xid, Message::EchoRequest(Vec::new())).is_some(), "an event");
-        assert!(connection.take_answer(xid, part(false)).is_none());
-        assert_eq!(task.await.unwrap().unwrap().len(), 2);
+        (connection, xid, task)
+    }
+
+    #[tokio::test]
+    async fn answers_go_to_whom_they_concern_as_a_whole() {
+        let (connection, xid, task) = asking().await;
+        assert!(connection.take_answer(xid + 1, part(false, 1), 100).is_some(), "nobody asked");
+        assert!(connection.take_answer(xid, part(true, 1), 100).is_none());
+        let event = Message::EchoRequest(Vec::new());
+        assert!(connection.take_answer(xid, event, 8).is_some(), "an event");
+        assert!(connection.take_answer(xid, part(false, 2), 100).is_none());
+        assert_eq!(task.await.unwrap(), Ok(part(false, 3)));
         connection.close();
         assert_eq!(connection.ask(Request::Desc(())).await, Err(SwitchError::Gone));
     }
 
     #[tokio::test]
     async fn answers_of_unknown_switches_and_errors_are_bounded() {
-        let (queue, mut sent) = mpsc::channel(8);
-        let connection = std::sync::Arc::new(Connection::new(queue));
-        let asking = connection.clone();
-        let task = tokio::spawn(async move { asking.ask_unknown(Request::PortDesc(())).await });
-        let (xid, _) = Message::decode(&sent.recv().await.unwrap()).unwrap();
-        for _ in 0..=MAX_PARTS_UNKNOWN {
-            let part = Multipart { more: true, body: Reply::PortDesc(Vec::new()) };
-            assert!(connection.take_answer(xid, part.into()).is_none());
+        let (connection, xid, task) = asking().await;
+        for _ in 0..=UNKNOWN.parts {
+            assert!(connection.take_answer(xid, part(true, 1), 100).is_none());
         }
-        assert_eq!(task.await.unwrap(), Err(SwitchError::TooLong(MAX_PARTS_UNKNOWN)));
-        let (first, mut answers) = connection.begin(101, MAX_PARTS).unwrap();
+        assert_eq!(task.await.unwrap(), Err(JoinError::Overflow.into()));
+        assert_eq!(connection.transactions().parts.pending(), 0);
+        let (first, mut answers) = connection.begin(101).unwrap();
         for xid in first..=first + 100 {
             let error = ErrorMessage { code: Code::OFPBRC_BAD_TYPE, data: Vec::new() };
-            assert!(connection.take_answer(xid, error.into()).is_none());
+            assert!(connection.take_answer(xid, error.into(), 12).is_none());
         }
         let answers = answers.try_recv().unwrap().unwrap();
         assert_eq!((answers.errors.len(), answers.errors[0].0), (MAX_ERRORS, first));
+    }
+
+    #[tokio::test]
+    async fn a_known_switch_may_answer_in_more_parts_but_not_in_parts_of_other_types() {
+        let (connection, xid, task) = asking().await;
+        connection.known();
+        for _ in 0..100 {
+            assert!(connection.take_answer(xid, part(true, 1), 100).is_none());
+        }
+        assert!(connection.take_answer(xid, part(false, 0), 16).is_none());
+        assert_eq!(task.await.unwrap(), Ok(part(false, 100)));
+
+        let (connection, xid, task) = asking().await;
+        assert!(connection.take_answer(xid, part(true, 1), 100).is_none());
+        let other = Multipart { more: false, body: Reply::PortDesc(Vec::new()) };
+        assert!(connection.take_answer(xid, other.into(), 16).is_none());
+        assert_eq!(task.await.unwrap(), Err(JoinError::Mixed.into()));
+    }
+
+    /// A request that is not answered in time leaves no parts behind.
+    #[tokio::test(start_paused = true)]
+    async fn parts_of_a_late_answer_are_forgotten() {
+        let (connection, xid, task) = asking().await;
+        assert!(connection.take_answer(xid, part(true, 1), 100).is_none());
+        assert_eq!(connection.transactions().parts.pending(), 100);
+        assert_eq!(task.await.unwrap(), Err(SwitchError::Late));
+        assert_eq!(connection.transactions().parts.pending(), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,8 +5,7 @@
 //! - [`Handle::sync`] says what is wanted of one switch, asks the switch what it has of this application, and sends the differences;
 //! - [`Handle::commit`] changes rules of several switches, all or none: when one refuses, those before it get their old rules back.
 //!
-//! Events go into a bounded queue per application. Packets that find it full are lost and counted. When another event is lost, the
-//! application gets an [`Event::Audit`] for every switch later, and so notices what it has missed.
+//! What happens goes into the mailbox of each application (`events.rs`).
 //!
 //! Invariant: an application never sees or changes rules of another one.
 
@@ -20,57 +19,20 @@ use openflow::{
 };
 use serde::Serialize;
 use telemetry::counters::{Counter, Family};
-use tokio::sync::mpsc;
 
 use super::connection::{Connection, Dialect, SwitchError};
+use super::events::{Events, Mailbox};
 use crate::rule::{App, Rule, RuleKey, RuleSet, SyncReport, difference};
 
-static EVENTS_LOST: Family = Family::new("controller_events_lost", "application");
 static PACKETS_WITHOUT_OWNER: Counter = Counter::new("controller_packets_without_owner");
 static REMOVED_BY_OTHERS: Counter = Counter::new("controller_rules_removed_by_others");
 static SENT: Counter = Counter::new("controller_flow_mods_sent");
 static REFUSED: Family = Family::new("controller_refusals", "code");
 
-/// Most events that wait for an application.
-pub(crate) const EVENTS: usize = 4096;
 /// Entries of the log that are kept.
 const LOG: usize = 1000;
 /// Most ports of a switch that are remembered.
-const MAX_PORTS: usize = 4096;
-
-/// What an application hears of.
-#[derive(Debug)]
-pub enum Event {
-    /// A switch has connected, or the application has started; its rules are to be synchronised.
-    SwitchUp(SwitchView),
-    /// The connection has ended. The switch goes on by its rules.
-    SwitchDown(u64),
-    /// A port is new, gone, or changed.
-    Port {
-        /// The switch.
-        datapath_id: u64,
-        /// What has happened.
-        reason: PortReason,
-        /// The port.
-        port: Box<Port>,
-    },
-    /// A packet that one of the application's rules has sent.
-    Packet {
-        /// The switch.
-        datapath_id: u64,
-        /// The packet.
-        packet: Box<PacketIn>,
-    },
-    /// A rule of the application is gone, by a time-out or by someone else; it is no longer wanted after a time-out.
-    Removed {
-        /// The switch.
-        datapath_id: u64,
-        /// The rule.
-        removed: Box<FlowRemoved>,
-    },
-    /// The rules of a switch are to be compared with what is wanted.
-    Audit(u64),
-}
+pub(super) const MAX_PORTS: usize = 4096;
 
 /// A switch as applications see it.
 #[derive(Debug, Clone)]
@@ -134,9 +96,7 @@ pub struct LogEntry {
 #[derive(Debug, Default)]
 struct State {
     switches: BTreeMap<u64, Switch>,
-    applications: HashMap<App, mpsc::Sender<Event>>,
-    /// Applications that have lost an event that was no packet.
-    behind: Vec<App>,
+    applications: HashMap<App, Arc<Mailbox>>,
     log: VecDeque<LogEntry>,
     logged: u64,
 }
@@ -253,19 +213,15 @@ impl Fabric {
     }
 
     /// Lets an application hear of events, first of the switches that are there.
-    pub(crate) fn attach(&self, app: App, events: mpsc::Sender<Event>) {
+    pub(crate) fn attach(self: &Arc<Fabric>, app: App) -> Events {
+        let mailbox = Arc::new(Mailbox::default());
         let mut state = self.state();
-        state.applications.insert(app, events);
-        let connected: Vec<SwitchView> = state
-            .switches
-            .iter()
-            .filter(|(_, switch)| switch.connection.is_some())
-            .map(|(id, switch)| switch.view(*id))
-            .collect();
-        for view in connected {
-            state.tell(app, Event::SwitchUp(view));
+        for (id, _) in state.switches.iter().filter(|(_, switch)| switch.connection.is_some()) {
+            mailbox.up(*id);
         }
+        state.applications.insert(app, mailbox.clone());
         state.note(None, format!("application {} has started", app.name()));
+        Events { fabric: self.clone(), mailbox }
     }
 
     /// The application hears no more. Its rules stay in the switches.
@@ -288,9 +244,9 @@ impl Fabric {
         switch.dialect = joining.dialect;
         switch.software = joining.software;
         switch.ports = joining.ports.into_iter().take(MAX_PORTS).map(|port| (port.port_no, port)).collect();
-        let view = switch.view(datapath_id);
-        state.note(Some(datapath_id), format!("connected: {}", view.software));
-        state.tell_all(|| Event::SwitchUp(view.clone()));
+        let connected = format!("connected: {}", switch.software);
+        state.note(Some(datapath_id), connected);
+        state.tell_all(|mailbox| mailbox.up(datapath_id));
         true
     }
 
@@ -304,12 +260,12 @@ impl Fabric {
         }
         switch.connection = None;
         state.note(Some(datapath_id), format!("disconnected: {why}"));
-        state.tell_all(|| Event::SwitchDown(datapath_id));
+        state.tell_all(|mailbox| mailbox.down(datapath_id));
     }
 
     pub(crate) fn packet_in(&self, datapath_id: u64, packet: PacketIn) {
         match App::of_cookie(packet.cookie) {
-            Some(app) => self.state().tell(app, Event::Packet { datapath_id, packet: Box::new(packet) }),
+            Some(app) => self.state().tell(app, |mailbox| mailbox.packet(datapath_id, packet)),
             None => PACKETS_WITHOUT_OWNER.inc(),
         }
     }
@@ -337,7 +293,7 @@ impl Fabric {
                 state.note(Some(datapath_id), what);
             }
         }
-        state.tell(app, Event::Removed { datapath_id, removed: Box::new(removed) });
+        state.tell(app, |mailbox| mailbox.removed(datapath_id, removed));
     }
 
     pub(crate) fn port_status(&self, datapath_id: u64, status: PortStatus) {
@@ -358,24 +314,14 @@ impl Fabric {
         let what = format!("port {} ({}): {reason}{link}", port.port_no.0, port.name.as_str());
         state.note(Some(datapath_id), what);
         let (reason, port) = (status.reason, Box::new(port));
-        state.tell_all(|| Event::Port { datapath_id, reason, port: port.clone() });
+        state.tell_all(|mailbox| mailbox.port(datapath_id, reason, port.clone()));
     }
 
-    /// Lets all applications compare their rules with those of the switches; those that have lost events do so at once.
-    pub(crate) fn audit(&self, all: bool) {
-        let mut state = self.state();
-        let behind = std::mem::take(&mut state.behind);
-        let applications: Vec<App> = if all { App::ALL.to_vec() } else { behind };
-        let connected: Vec<u64> = state
-            .switches
-            .iter()
-            .filter(|(_, switch)| switch.connection.is_some())
-            .map(|(id, _)| *id)
-            .collect();
-        for app in applications {
-            for id in &connected {
-                state.tell(app, Event::Audit(*id));
-            }
+    /// Lets all applications compare their rules with those of the switches.
+    pub(crate) fn audit(&self) {
+        let state = self.state();
+        for (id, _) in state.switches.iter().filter(|(_, switch)| switch.connection.is_some()) {
+            state.tell_all(|mailbox| mailbox.audit(*id));
         }
     }
 }
@@ -395,21 +341,14 @@ impl State {
         }
     }
 
-    fn tell(&mut self, app: App, event: Event) {
-        let Some(events) = self.applications.get(&app) else { return };
-        let is_packet = matches!(event, Event::Packet { .. });
-        if events.try_send(event).is_err() {
-            EVENTS_LOST.inc(app.name());
-            if !is_packet && !self.behind.contains(&app) {
-                self.behind.push(app);
-            }
+    fn tell(&self, app: App, what: impl FnOnce(&Mailbox)) {
+        if let Some(mailbox) = self.applications.get(&app) {
+            what(mailbox);
         }
     }
 
-    fn tell_all(&mut self, event: impl Fn() -> Event) {
-        for app in App::ALL {
-            self.tell(app, event());
-        }
+    fn tell_all(&self, what: impl Fn(&Mailbox)) {
+        self.applications.values().for_each(|mailbox| what(mailbox));
     }
 }
 
@@ -582,7 +521,7 @@ impl Handle {
             if let Err(error) = connection.apply(&changes).await {
                 // The next synchronisation puts it right.
                 self.fabric.note(Some(step.datapath_id), format!("taking back a change: {error}"));
-                self.fabric.state().behind.push(self.app);
+                self.fabric.state().tell(self.app, |mailbox| mailbox.audit(step.datapath_id));
             }
         }
     }

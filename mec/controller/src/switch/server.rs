@@ -171,6 +171,7 @@ impl Session<'_> {
                         software: identity.software,
                         ports: identity.ports,
                     };
+                    connection.known();
                     if !self.fabric.join(datapath_id, &connection, joining) {
                         return Ended::Unknown(datapath_id);
                     }
@@ -202,7 +203,7 @@ impl Session<'_> {
                 return;
             }
         };
-        let Some(message) = self.connection.take_answer(xid, message) else { return };
+        let Some(message) = self.connection.take_answer(xid, message, octets.len()) else { return };
         match (message, self.datapath_id) {
             (Message::Hello(hello), _) => {
                 if let Some(waiting) = self.hello.take() {
@@ -238,28 +239,25 @@ async fn identify(connection: &Connection, said: oneshot::Receiver<Hello>) -> Re
         time::sleep(Duration::from_millis(20)).await;
         return Err(Ended::Version);
     }
-    let features = match connection.ask_unknown(Message::FeaturesRequest(())).await?.pop() {
-        Some(Message::FeaturesReply(features)) => features,
-        other => return Err(unexpected(other)),
+    let features = match connection.ask(Message::FeaturesRequest(())).await? {
+        Message::FeaturesReply(features) => features,
+        other => return Err(unexpected(&other)),
     };
     // Whole packets, also at a table miss.
     let config = Config { fragments: openflow::Fragments::Normal, miss_send_len: 0xffff };
     connection.tell(&Message::SetConfig(config))?;
-    let desc = match connection.ask_unknown(Request::Desc(())).await?.pop() {
-        Some(Message::MultipartReply(Multipart { body: Reply::Desc(desc), .. })) => desc,
-        other => return Err(unexpected(other)),
+    let desc = match connection.ask(Request::Desc(())).await? {
+        Message::MultipartReply(Multipart { body: Reply::Desc(desc), .. }) => desc,
+        other => return Err(unexpected(&other)),
     };
-    let mut ports = Vec::new();
-    for part in connection.ask_unknown(Request::PortDesc(())).await? {
-        match part {
-            Message::MultipartReply(Multipart { body: Reply::PortDesc(part), .. }) => ports.extend(part),
-            other => return Err(unexpected(Some(other))),
-        }
-    }
+    let ports = match connection.ask(Request::PortDesc(())).await? {
+        Message::MultipartReply(Multipart { body: Reply::PortDesc(ports), .. }) => ports,
+        other => return Err(unexpected(&other)),
+    };
     let software = format!("{} {}", desc.hardware.as_str(), desc.software.as_str());
     Ok(Identity { features, dialect: Dialect::of(&desc), software, ports })
 }
 
-fn unexpected(message: Option<Message>) -> Ended {
-    SwitchError::Unexpected(message.map_or("nothing", |message| message.name())).into()
+fn unexpected(message: &Message) -> Ended {
+    SwitchError::Unexpected(message.name()).into()
 }
