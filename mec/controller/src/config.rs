@@ -165,13 +165,16 @@ pub struct Forwarding {
     pub idle_timeout_s: u16,
     /// Most addresses that are learned per switch.
     pub max_addresses: usize,
+    /// Most rules that are learned per switch: one per pair of stations and direction. Packets of further pairs go through the
+    /// controller. Rules between anchors and base stations are not counted.
+    pub max_rules: usize,
     /// Seconds between questions for anchors and base stations that are not known yet.
     pub discovery_s: u64,
 }
 
 impl Default for Forwarding {
     fn default() -> Self {
-        Self { idle_timeout_s: 300, max_addresses: 16_384, discovery_s: 2 }
+        Self { idle_timeout_s: 300, max_addresses: 16_384, max_rules: 65_536, discovery_s: 2 }
     }
 }
 

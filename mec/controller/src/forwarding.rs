@@ -3,6 +3,9 @@
 //! Of the switch it uses table 2 and the rule of table 0 that leads there; it knows no tunnels. Packets to unknown destinations are
 //! flooded, and install nothing. Loops of switches are not detected.
 //!
+//! Stations and rules are bounded: beyond the bounds packets still arrive, through the controller. A rule that a switch refuses is
+//! forgotten, so that it does not stand in the way of others; a later packet, or answer of an anchor, tries it again.
+//!
 //! Anchors and base stations of the configuration are asked for by ARP or neighbour discovery until they are known, and rules between
 //! them are installed at once and without a time-out: so a move finds its way already there (FWD-5).
 
@@ -21,15 +24,21 @@ use crate::application::Context;
 use crate::config::{Config, Place};
 use crate::frame::{self, Station};
 use crate::rule::{App, Kind, Rule, RuleKey};
-use crate::switch::{Event, Handle, Step, SwitchView};
+use crate::switch::{CommitError, Event, Handle, Step, SwitchError, SwitchView};
 
 static LEARNED: Counter = Counter::new("controller_forwarding_learned");
 static MOVED: Counter = Counter::new("controller_forwarding_moved");
 static FLOODED: Counter = Counter::new("controller_forwarding_flooded");
 static FULL: Counter = Counter::new("controller_forwarding_table_full");
+static NO_RULE: Counter = Counter::new("controller_forwarding_without_rule");
 
 /// Questions come after 1, 2, 4, … of these, up to the configured time: the first ones may find a switch that has no rules yet.
 const TICK: Duration = Duration::from_millis(50);
+const TICKS_PER_S: u64 = 20;
+/// Ticks for which nothing that was learned is sent to a switch that has refused a rule.
+const RETRY: u64 = 20;
+/// Ticks between looks for stations that may be forgotten, if there are too many.
+const AGEING: u64 = 20;
 const PRIORITY: u16 = 100;
 const LOW: u16 = 1;
 /// The table of this application.
@@ -38,18 +47,27 @@ const FORWARDING: u8 = 2;
 /// A pair of stations: rules match both (SW-T2-M).
 type Pair = (MacAddr, MacAddr);
 
+/// Where a station is, and when the controller last had a packet of it.
+#[derive(Debug, Clone, Copy)]
+struct Learned {
+    port: PortNo,
+    seen: u64,
+}
+
 #[derive(Debug, Default)]
 struct Switch {
     gtp: Option<PortNo>,
     /// Link-layer address of the switch's own host.
     local: Option<MacAddr>,
     ports: HashMap<PortNo, Port>,
-    stations: HashMap<MacAddr, PortNo>,
+    stations: HashMap<MacAddr, Learned>,
     /// Addresses of the configuration that have answered.
     known: HashMap<IpAddr, MacAddr>,
     rules: HashMap<Pair, Rule>,
     /// How long it has been connected.
     ticks: u64,
+    /// When it may be sent learned rules again.
+    retry_at: u64,
 }
 
 struct Forwarding {
@@ -125,9 +143,18 @@ impl Forwarding {
     }
 
     async fn sync(&mut self, id: u64) {
-        let Some(switch) = self.switches.get(&id) else { return };
-        // A refusal is in the log; the next audit tries again.
-        let _ = self.handle.sync(id, switch.all_rules()).await;
+        let Some(switch) = self.switches.get_mut(&id) else { return };
+        let refused =
+            matches!(self.handle.sync(id, switch.all_rules()).await, Err(SwitchError::Refused { .. }));
+        if refused && !switch.rules.is_empty() {
+            // Without what was learned it may take the rest. Packets and answers bring it again.
+            switch.known.clear();
+            switch.retry_at = switch.ticks + RETRY;
+            self.remove(id, |_| true).await;
+            let Some(switch) = self.switches.get(&id) else { return };
+            // Another refusal is in the log; the next audit tries again.
+            let _ = self.handle.sync(id, switch.all_rules()).await;
+        }
     }
 
     async fn port(&mut self, id: u64, reason: PortReason, port: Port) {
@@ -142,45 +169,56 @@ impl Forwarding {
             return;
         }
         let gone: HashSet<MacAddr> =
-            switch.stations.iter().filter(|(_, at)| **at == number).map(|(mac, _)| *mac).collect();
+            switch.stations.iter().filter(|(_, at)| at.port == number).map(|(mac, _)| *mac).collect();
         self.flush(id, &gone).await;
     }
 
     /// Forgets stations, and removes the rules towards them.
     async fn flush(&mut self, id: u64, gone: &HashSet<MacAddr>) {
         let Some(switch) = self.switches.get_mut(&id) else { return };
-        let mut remove = Vec::new();
         switch.stations.retain(|mac, _| !gone.contains(mac));
         switch.known.retain(|_, mac| !gone.contains(mac));
-        switch.rules.retain(|(_, to), rule| {
-            let stays = !gone.contains(to);
-            if !stays {
-                remove.push(rule.key.clone());
-            }
-            stays
-        });
+        self.remove(id, |(_, to)| gone.contains(to)).await;
+    }
+
+    async fn remove(&mut self, id: u64, is_gone: impl Fn(&Pair) -> bool) {
+        let Some(switch) = self.switches.get_mut(&id) else { return };
+        let gone = switch.rules.extract_if(|pair, _| is_gone(pair));
+        let remove: Vec<RuleKey> = gone.map(|(_, rule)| rule.key).collect();
         if !remove.is_empty() {
-            self.commit(Step { datapath_id: id, set: Vec::new(), remove }).await;
+            // A switch removes what it is told to, or is out of step: then the next audit puts it right.
+            let _ = self.handle.commit(vec![Step { datapath_id: id, set: Vec::new(), remove }]).await;
         }
     }
 
-    async fn commit(&self, step: Step) {
-        // A refusal is in the log; the next audit tries again.
-        let _ = self.handle.commit(vec![step]).await;
+    /// Installs rules; whether the switch has taken them, or will when it connects. Those that it refuses are forgotten.
+    async fn install(&mut self, id: u64, rules: Vec<(Pair, Rule)>) -> bool {
+        let Some(switch) = self.switches.get_mut(&id) else { return false };
+        let set = rules.iter().map(|(_, rule)| rule.clone()).collect();
+        let pairs: Vec<Pair> = rules.iter().map(|(pair, _)| *pair).collect();
+        switch.rules.extend(rules);
+        let committed = self.handle.commit(vec![Step { datapath_id: id, set, remove: Vec::new() }]).await;
+        if let Err(CommitError::Refused { .. } | CommitError::NotOurs { .. }) = &committed {
+            for pair in pairs {
+                switch.rules.remove(&pair);
+            }
+            switch.retry_at = switch.ticks + RETRY;
+        }
+        committed.is_ok()
     }
 
     async fn packet(&mut self, id: u64, packet: PacketIn) {
         let Some(switch) = self.switches.get_mut(&id) else { return };
         let Some(in_port) = packet.matching.in_port() else { return };
         let Some((to, from)) = addresses(&packet.data) else { return };
-        let before = switch.stations.get(&from).copied();
+        let before = switch.stations.get(&from).map(|before| before.port);
         let learns = switch.learn(from, in_port, self.config.forwarding.max_addresses);
         if learns && before.is_some_and(|before| before != in_port) {
             MOVED.inc();
             // Rules towards it are for the old port. It is known again at the new one at once.
             self.flush(id, &HashSet::from([from])).await;
             if let Some(switch) = self.switches.get_mut(&id) {
-                switch.stations.insert(from, in_port);
+                switch.stations.insert(from, Learned { port: in_port, seen: switch.ticks });
             }
         }
         if let Some(frame::Neighbour::Told(station)) = frame::neighbour(&packet.data) {
@@ -195,12 +233,20 @@ impl Forwarding {
     /// Installs the rule if the destination is known, and sends the packet where it goes.
     async fn send_on(&mut self, id: u64, in_port: PortNo, from: MacAddr, to: MacAddr, data: Vec<u8>) {
         let Some(switch) = self.switches.get_mut(&id) else { return };
-        match switch.stations.get(&to).copied() {
+        match switch.stations.get(&to).map(|to| to.port) {
             Some(port) if port != in_port => {
-                let rule = medium(from, to, port, self.config.forwarding.idle_timeout_s);
-                // One between known stations has no time-out.
-                let rule = switch.rules.entry((from, to)).or_insert(rule).clone();
-                self.commit(Step { datapath_id: id, set: vec![rule], remove: Vec::new() }).await;
+                let pair = (from, to);
+                // Packets that were under way when the rule was made need no other one.
+                if !switch.rules.contains_key(&pair) {
+                    if switch.rules.len() < self.config.forwarding.max_rules
+                        && switch.ticks >= switch.retry_at
+                    {
+                        let rule = medium(from, to, port, self.config.forwarding.idle_timeout_s);
+                        self.install(id, vec![(pair, rule)]).await;
+                    } else {
+                        NO_RULE.inc();
+                    }
+                }
                 let _ = self.handle.packet_out(id, in_port, vec![Action::output(port)], data);
             }
             // It has heard the packet itself.
@@ -223,35 +269,48 @@ impl Forwarding {
             return;
         }
         let Some(switch) = self.switches.get_mut(&id) else { return };
-        if switch.known.insert(station.ip, station.mac) == Some(station.mac) {
+        let before = switch.known.insert(station.ip, station.mac);
+        if before == Some(station.mac) {
             return;
         }
+        if let Some(old) = before.filter(|old| !switch.known.values().any(|mac| mac == old)) {
+            // Rules between known stations have no time-out.
+            self.remove(id, |(from, to)| [from, to].contains(&&old)).await;
+        }
+        let Some(switch) = self.switches.get(&id) else { return };
         let mut set = Vec::new();
-        let others: Vec<MacAddr> = switch.known.values().copied().filter(|mac| *mac != station.mac).collect();
-        for other in others {
+        for other in switch.known.values().copied().filter(|mac| *mac != station.mac) {
             for (from, to) in [(station.mac, other), (other, station.mac)] {
-                let Some(port) = switch.stations.get(&to).copied() else { continue };
+                let port_of = |mac| switch.stations.get(mac).map(|station| station.port);
+                let Some(port) = port_of(&to) else { continue };
                 // A station may be behind the same port as another: then no rule leads from one to the other.
-                if switch.stations.get(&from) == Some(&port) {
+                if port_of(&from) == Some(port) {
                     continue;
                 }
                 let rule = medium(from, to, port, 0);
                 if switch.rules.get(&(from, to)) != Some(&rule) {
-                    switch.rules.insert((from, to), rule.clone());
-                    set.push(rule);
+                    set.push(((from, to), rule));
                 }
             }
         }
-        if !set.is_empty() {
-            self.commit(Step { datapath_id: id, set, remove: Vec::new() }).await;
+        if !set.is_empty()
+            && !self.install(id, set).await
+            && let Some(switch) = self.switches.get_mut(&id)
+        {
+            // It is asked for again, and its answer tries again.
+            switch.known.remove(&station.ip);
         }
     }
 
     /// Asks for the anchors and base stations that are not known yet.
     fn tick(&mut self) {
-        let most = 1000 * self.config.forwarding.discovery_s / TICK.as_millis() as u64;
+        let most = self.config.forwarding.discovery_s * TICKS_PER_S;
+        let limits = &self.config.forwarding;
         for (id, switch) in &mut self.switches {
             switch.ticks += 1;
+            if switch.ticks.is_multiple_of(AGEING) && switch.stations.len() >= limits.max_addresses {
+                switch.age(u64::from(limits.idle_timeout_s) * TICKS_PER_S);
+            }
             let is_due =
                 switch.ticks.is_multiple_of(most) || (switch.ticks < most && switch.ticks.is_power_of_two());
             if !is_due || self.config.switch_of(*id).is_none_or(|settings| settings.place != Place::Access) {
@@ -283,10 +342,17 @@ impl Switch {
             FULL.inc();
             return false;
         }
-        if self.stations.insert(from, port).is_none() {
+        if self.stations.insert(from, Learned { port, seen: self.ticks }).is_none() {
             LEARNED.inc();
         }
         true
+    }
+
+    /// Forgets stations towards which there is no rule, and of which there was no packet for so many ticks.
+    fn age(&mut self, ticks: u64) {
+        let used: HashSet<MacAddr> = self.rules.keys().map(|(_, to)| *to).collect();
+        let now = self.ticks;
+        self.stations.retain(|mac, station| used.contains(mac) || now < station.seen + ticks);
     }
 
     /// Takes over a rule of an earlier life: it says where its destination is.
@@ -296,7 +362,7 @@ impl Switch {
         };
         let Some([Action::Output { port, .. }]) = flow.instructions.apply_actions.as_deref() else { return };
         if self.ports.get(port).is_some_and(|port| !port.state.contains(PortState::LINK_DOWN)) {
-            self.stations.insert(pair.1, *port);
+            self.stations.insert(pair.1, Learned { port: *port, seen: 0 });
             self.rules.insert(pair, medium(pair.0, pair.1, *port, flow.idle_timeout_s));
         }
     }

@@ -13,6 +13,7 @@ use openflow::multipart::{Reply, Request};
 use openflow::*;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -22,8 +23,10 @@ struct Tables {
     flows: Vec<FlowStats>,
     /// Flow-mods so far.
     changes: usize,
-    /// Refuses flow-mods of table 1 from this number of flows on.
-    full_at: Option<usize>,
+    /// Refuses flow-mods of a table from this number of flows on.
+    full_at: Option<(u8, usize)>,
+    /// Packets that the controller has sent by port 2 in the name of port 1.
+    sent_on: usize,
     no_bundles: bool,
 }
 
@@ -36,8 +39,8 @@ impl Tables {
         };
         match change.command {
             FlowModCommand::Add => {
-                if change.table_id == TableId(1) && self.full_at.is_some_and(|most| self.flows.len() >= most)
-                {
+                let is_full = |(table, most)| change.table_id == TableId(table) && self.count(table) >= most;
+                if self.full_at.is_some_and(is_full) {
                     return Err(Code::OFPFMFC_TABLE_FULL);
                 }
                 self.flows.retain(|flow| !same(flow));
@@ -64,6 +67,10 @@ impl Tables {
         Ok(())
     }
 
+    fn count(&self, table: u8) -> usize {
+        self.flows.iter().filter(|flow| flow.table_id == TableId(table)).count()
+    }
+
     fn of(&self, app: App, kind: Kind) -> usize {
         self.flows.iter().filter(|flow| flow.cookie == app.cookie() | kind as u64).count()
     }
@@ -82,6 +89,8 @@ struct Connection {
     tables: Arc<Mutex<Tables>>,
     stream: tcp::TcpStream,
     bundle: Vec<(u32, FlowMod)>,
+    /// What the test has it tell the controller.
+    told: mpsc::UnboundedReceiver<Message>,
 }
 
 fn ports() -> Vec<Port> {
@@ -112,7 +121,16 @@ impl Connection {
         let mut framer = Framer::default();
         let mut chunk = vec![0; 65_536];
         loop {
-            let Ok(length @ 1..) = self.stream.read(&mut chunk).await else { return };
+            let length = tokio::select! {
+                Some(message) = self.told.recv() => {
+                    self.send(0, message).await;
+                    continue;
+                }
+                read = self.stream.read(&mut chunk) => read.unwrap_or(0),
+            };
+            if length == 0 {
+                return;
+            }
             framer.push(&chunk[..length]);
             while let Some(octets) = framer.next_message().unwrap() {
                 let octets = octets.to_vec();
@@ -182,7 +200,11 @@ impl Connection {
                 }
             }
             Message::BarrierRequest(()) => self.send(xid, Message::BarrierReply(())).await,
-            Message::PacketOut(packet) => self.answer_echo(&packet.data).await,
+            Message::PacketOut(packet) => {
+                let to_2 = packet.actions == [Action::output(PortNo(2))] && packet.in_port == PortNo(1);
+                self.tables.lock().unwrap().sent_on += usize::from(to_2);
+                self.answer_echo(&packet.data).await;
+            }
             _ => {}
         }
     }
@@ -250,6 +272,7 @@ struct Switch {
     datapath_id: u64,
     tables: Arc<Mutex<Tables>>,
     task: Option<tokio::task::JoinHandle<()>>,
+    tell: Option<mpsc::UnboundedSender<Message>>,
 }
 
 impl Switch {
@@ -258,15 +281,32 @@ impl Switch {
     }
 
     fn with_id(datapath_id: u64) -> Switch {
-        Switch { datapath_id, tables: Arc::default(), task: None }
+        Switch { datapath_id, tables: Arc::default(), task: None, tell: None }
     }
 
     async fn connect(&mut self, controller: SocketAddr) {
         self.disconnect();
         let stream = tcp::connect(controller, PATIENCE).await.unwrap();
         let (datapath_id, tables) = (self.datapath_id, self.tables.clone());
-        let connection = Connection { datapath_id, tables, stream, bundle: Vec::new() };
+        let (tell, told) = mpsc::unbounded_channel();
+        let connection = Connection { datapath_id, tables, stream, bundle: Vec::new(), told };
+        self.tell = Some(tell);
         self.task = Some(tokio::spawn(connection.run()));
+    }
+
+    /// A packet that found no rule in table 2.
+    fn packet(&self, in_port: u32, from: MacAddr, to: MacAddr) {
+        let data = packet::ethernet::build(to.0, from.0, None, 0x88b5, b"anything");
+        let packet = PacketIn {
+            buffer_id: BufferId::NO_BUFFER,
+            total_len: data.len() as u16,
+            reason: PacketInReason::Action,
+            table_id: TableId(2),
+            cookie: App::Forwarding.cookie() | Kind::T2Low as u64,
+            matching: Match::new([Oxm::in_port(PortNo(in_port))]).unwrap(),
+            data,
+        };
+        self.tell.as_ref().unwrap().send(packet.into()).unwrap();
     }
 
     fn disconnect(&mut self) {
@@ -475,7 +515,7 @@ async fn a_refusal_is_reported_and_changes_nothing() {
     assert_eq!(call(&controller, "POST", "/v1/diversions", user(1)).await.0, 200);
     let shape = {
         let mut tables = switch.tables.lock().unwrap();
-        tables.full_at = Some(tables.flows.len() + 3);
+        tables.full_at = Some((1, tables.count(1) + 3));
         tables.shape(App::Diverting)
     };
     let all: Value = (1..=10).map(user).collect();
@@ -585,4 +625,81 @@ async fn malformed_peers_are_refused() {
         assert!(ended.is_ok(), "the controller ends it");
     }
     assert_eq!(call(&controller, "POST", "/v1/diversions", user(1)).await.0, 200);
+}
+
+fn station(group: u8, number: u8) -> MacAddr {
+    MacAddr([2, 0, 0, 9, group, number])
+}
+
+/// However many stations talk, rules are bounded, and the packets of all arrive.
+#[tokio::test]
+async fn learned_rules_are_bounded_and_packets_without_one_arrive() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(&folder);
+    config.forwarding.max_rules = 10;
+    let controller = Controller::start(config).await.unwrap();
+    let mut switch = Switch::new();
+    switch.connect(controller.openflow()).await;
+    alive(&controller).await;
+    let learned = |switch: &Switch| switch.tables.lock().unwrap().of(App::Forwarding, Kind::T2Medium);
+    for number in 0..5 {
+        switch.packet(2, station(2, number), MacAddr([0xff; 6]));
+    }
+    for (a, b) in (0..5).flat_map(|a| (0..5).map(move |b| (a, b))) {
+        switch.packet(1, station(1, a), station(2, b));
+    }
+    until("all sent on", async || switch.tables.lock().unwrap().sent_on == 25).await;
+    assert_eq!(learned(&switch), 10);
+    assert_eq!(controller.fabric().wanted(1)["forwarding"], 12);
+}
+
+/// A rule that a switch refuses is not wanted, so it does not stand in the way of others. It is tried again.
+#[tokio::test]
+async fn refused_rules_are_forgotten_and_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let controller = Controller::start(config(&folder)).await.unwrap();
+    let mut switch = Switch::new();
+    switch.connect(controller.openflow()).await;
+    alive(&controller).await;
+    quiet(&switch).await;
+    {
+        let mut tables = switch.tables.lock().unwrap();
+        tables.full_at = Some((2, tables.count(2)));
+    }
+    let learned = |switch: &Switch| switch.tables.lock().unwrap().of(App::Forwarding, Kind::T2Medium);
+    switch.packet(2, station(2, 0), MacAddr([0xff; 6]));
+    for number in 0..50 {
+        switch.packet(1, station(1, number), station(2, 0));
+    }
+    until("all sent on", async || switch.tables.lock().unwrap().sent_on == 50).await;
+    assert_eq!(learned(&switch), 0);
+    assert_eq!(controller.fabric().wanted(1)["forwarding"], 2);
+    let refusals = || {
+        let log = controller.fabric().log(0);
+        log.iter().filter(|entry| entry.what.contains("OFPFMFC_TABLE_FULL")).count()
+    };
+    assert_eq!(refusals(), 1, "it is not asked for every packet");
+    switch.tables.lock().unwrap().full_at = None;
+    until("tried again", async || {
+        switch.packet(1, station(1, 0), station(2, 0));
+        learned(&switch) == 1
+    })
+    .await;
+    // A switch that comes back smaller than its rules gets those that everything needs.
+    switch.disconnect();
+    {
+        let mut tables = switch.tables.lock().unwrap();
+        tables.flows.retain(|flow| Kind::of_cookie(flow.cookie) == Some(Kind::T2Medium));
+        tables.full_at = Some((2, 1));
+    }
+    switch.connect(controller.openflow()).await;
+    until("the rule for unknown destinations", async || {
+        let mut tables = switch.tables.lock().unwrap();
+        let there = tables.of(App::Forwarding, Kind::T0Low) == 1;
+        if there {
+            tables.full_at = None;
+        }
+        there
+    })
+    .await;
 }
