@@ -10,7 +10,7 @@
 //!                     switch/server.rs, connection.rs ◄──OpenFlow 1.3──► switches
 //! ```
 //! A user is steered by the rules of Table I of the paper that this follows, in the form of the switch: ours, or Open vSwitch
-//! (`diverting/rules.rs`). Rules carry their application in the cookie, so that a controller that comes back finds them again and
+//! (`diverting/rules/`). Rules carry their application in the cookie, so that a controller that comes back finds them again and
 //! sends only what differs; what is wanted is in a file (`diverting/journal.rs`, ADR 0030). Everything goes on without the controller,
 //! except for learning.
 //!

@@ -105,6 +105,12 @@ kinds! {
     Copy = 14, "copy";
     /// Everything else that passes a switch before the MME or SMF.
     Pass = 15, "pass";
+    /// Questions for a user's link-layer address, answered by the switch.
+    SgiAnswer = 16, "SGi answer";
+    /// Questions of a known asker.
+    SgiAsker = 17, "SGi asker";
+    /// Questions that are not for a diverted user.
+    SgiPass = 18, "SGi pass";
 }
 
 /// What names a rule in a switch.

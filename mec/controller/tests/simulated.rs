@@ -330,6 +330,19 @@ fn config(folder: &tempfile::TempDir) -> Config {
     .unwrap()
 }
 
+/// With a switch on N6, and three anchors.
+fn with_n6(mut config: Config) -> Config {
+    let n6 = json!({"name": "n6", "datapath_id": 2, "place": "sgi"});
+    config.switches.push(serde_json::from_value(n6).unwrap());
+    let gw3 = json!({"name": "gw3", "address": "10.0.0.13", "mac": "02:00:00:00:00:13"});
+    config.anchors.push(serde_json::from_value(gw3).unwrap());
+    for (number, anchor) in (1..).zip(&mut config.anchors) {
+        let sgi = json!({"switch": "n6", "mac": format!("02:00:00:00:01:1{number}")});
+        anchor.sgi = Some(serde_json::from_value(sgi).unwrap());
+    }
+    config
+}
+
 async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let deadline = time::now() + PATIENCE;
     while !is_so().await {
@@ -346,7 +359,7 @@ async fn call(controller: &Controller, method: &str, path: &str, body: Value) ->
 async fn alive(controller: &Controller) {
     until("alive", async || {
         let anchors = controller.diverting().anchors().await.unwrap();
-        anchors.len() == 2 && anchors.iter().all(|anchor| anchor.alive)
+        anchors.len() >= 2 && anchors.iter().all(|anchor| anchor.alive)
     })
     .await;
 }
@@ -473,16 +486,7 @@ async fn nothing_is_sent_when_nothing_differs() {
 #[tokio::test]
 async fn a_restart_keeps_the_return_path() {
     let folder = tempfile::tempdir().unwrap();
-    let config = || -> Config {
-        let mut config = config(&folder);
-        let n6 = json!({"name": "n6", "datapath_id": 2, "place": "sgi"});
-        config.switches.push(serde_json::from_value(n6).unwrap());
-        for (number, anchor) in (1..).zip(&mut config.anchors) {
-            let sgi = json!({"switch": "n6", "mac": format!("02:00:00:00:01:1{number}")});
-            anchor.sgi = Some(serde_json::from_value(sgi).unwrap());
-        }
-        config
-    };
+    let config = || with_n6(config(&folder));
     let (mut access, mut n6) = (Switch::new(), Switch::with_id(2));
     let controller = Controller::start(config()).await.unwrap();
     access.connect(controller.openflow()).await;
@@ -702,4 +706,75 @@ async fn refused_rules_are_forgotten_and_tried_again() {
         there
     })
     .await;
+}
+
+/// Everything of an anchor at one base station leaves the users of others alone on N6, until all of them are diverted to one anchor.
+#[tokio::test]
+async fn an_anchors_side_of_n6_moves_with_its_last_base_station() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = with_n6(config(&folder));
+    let enb2 = json!({"name": "enb2", "address": "10.0.0.2", "mac": "02:00:00:00:00:02", "switch": "edge1", "access": "4g"});
+    config.base_stations.push(serde_json::from_value(enb2).unwrap());
+    let controller = Controller::start(config.clone()).await.unwrap();
+    let (mut access, mut n6) = (Switch::new(), Switch::with_id(2));
+    access.connect(controller.openflow()).await;
+    n6.connect(controller.openflow()).await;
+    alive(&controller).await;
+    let all = |station: &str, to: &str| json!({"from": "gw1", "to": to, "base_station": station, "confirmed_by": "test"});
+    let down = |n6: &Switch| {
+        let tables = n6.tables.lock().unwrap();
+        let down = tables.flows.iter().filter(|flow| Kind::of_cookie(flow.cookie) == Some(Kind::SgiDown));
+        let to = down.map(|flow| flow.instructions.apply_actions.clone().unwrap());
+        to.collect::<Vec<_>>()
+    };
+    let to = |last| vec![vec![Action::set(Oxm::eth_dst(MacAddr([2, 0, 0, 0, 1, last]))).unwrap()]];
+    assert_eq!(call(&controller, "POST", "/v1/diversions", all("enb1", "gw2")).await.0, 200);
+    assert_eq!(down(&n6), Vec::<Vec<Action>>::new(), "one base station of two");
+    assert_eq!(call(&controller, "POST", "/v1/diversions", all("enb2", "gw2")).await.0, 200);
+    assert_eq!(down(&n6), to(0x12), "all of them");
+    // One goes elsewhere: the side does not follow it, and does not stay.
+    assert_eq!(call(&controller, "POST", "/v1/diversions", all("enb1", "gw3")).await.0, 200);
+    assert_eq!(down(&n6), Vec::<Vec<Action>>::new(), "two targets");
+    let both = json!([all("enb1", "gw3"), all("enb2", "gw3")]);
+    assert_eq!(call(&controller, "POST", "/v1/diversions", both).await.0, 200);
+    assert_eq!(down(&n6), to(0x13), "in one request");
+    // A controller that comes back wants the same.
+    drop(controller);
+    let controller = Controller::start(config).await.unwrap();
+    access.connect(controller.openflow()).await;
+    n6.connect(controller.openflow()).await;
+    alive(&controller).await;
+    quiet(&n6).await;
+    assert_eq!(down(&n6), to(0x13), "after a restart");
+    assert_eq!(call(&controller, "DELETE", "/v1/diversions/gw1%7Eall%7Eenb2", Value::Null).await.0, 200);
+    assert_eq!(down(&n6), Vec::<Vec<Action>>::new());
+}
+
+/// A rule that several diversions share goes where it went until the last of them is gone.
+#[tokio::test]
+async fn a_shared_rule_is_not_retargeted() {
+    let folder = tempfile::tempdir().unwrap();
+    let controller = Controller::start(with_n6(config(&folder))).await.unwrap();
+    let (mut access, mut n6) = (Switch::new(), Switch::with_id(2));
+    access.connect(controller.openflow()).await;
+    n6.connect(controller.openflow()).await;
+    alive(&controller).await;
+    // Two tunnels of a user, with addresses of one prefix: on N6 they are one rule.
+    let tunnel = |number: u32, to: &str| {
+        json!({"ue": format!("2001:db8:0:7::{number}"), "tunnels": [{"uplink": number}], "from": "gw1", "to": to,
+            "base_station": "enb1", "confirmed_by": "test"})
+    };
+    for number in [1, 2] {
+        assert_eq!(call(&controller, "POST", "/v1/diversions", tunnel(number, "gw2")).await.0, 200);
+    }
+    let shape = n6.tables.lock().unwrap().shape(App::Diverting);
+    let (status, problem) = call(&controller, "POST", "/v1/diversions", tunnel(1, "gw3")).await;
+    assert!(
+        status == 409 && problem["detail"].as_str().unwrap().contains("another diversion"),
+        "{status} {problem}"
+    );
+    assert_eq!(n6.tables.lock().unwrap().shape(App::Diverting), shape);
+    let both = json!([tunnel(1, "gw3"), tunnel(2, "gw3")]);
+    assert_eq!(call(&controller, "POST", "/v1/diversions", both).await.0, 200, "together they may move");
+    assert_eq!(n6.tables.lock().unwrap().of(App::Diverting, Kind::SgiDown), 1);
 }

@@ -15,20 +15,23 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use net::time::{self, Duration};
+use openflow::FlowRemovedReason;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::application::Context;
-use crate::config::Config;
+use crate::config::{Anchor, BaseStation, Config, Place as Situation};
 use crate::rule::{Kind, Rule, RuleKey};
 use crate::switch::{Event, Handle, Outcome, Step, SwitchView};
 
+mod askers;
 pub mod explain;
 pub mod journal;
 pub mod model;
 mod neighbours;
 pub mod rules;
 
+use askers::Askers;
 use journal::{Diversions, Journal, JournalError};
 use model::{Diversion, Refusal};
 pub use neighbours::AnchorState;
@@ -165,6 +168,11 @@ impl Diverting {
 /// A rule of a switch.
 type Place = (u64, RuleKey);
 
+/// What stands among the made rules for an anchor's side. No diversion has such an id.
+fn side_id(anchor: &str) -> String {
+    format!("{anchor}~side")
+}
+
 struct Application {
     config: Arc<Config>,
     handle: Handle,
@@ -176,6 +184,7 @@ struct Application {
     /// All rules, and how many diversions each is of: many share those that lead to the tables.
     rules: HashMap<Place, (Placed, usize)>,
     neighbours: Neighbours,
+    askers: Askers,
     /// Switches to compare rules with, once no more events wait.
     dirty: BTreeSet<u64>,
 }
@@ -208,6 +217,7 @@ pub(crate) async fn run(
         made: HashMap::new(),
         rules: HashMap::new(),
         neighbours,
+        askers: Askers::default(),
         dirty: BTreeSet::new(),
     };
     loop {
@@ -258,6 +268,12 @@ impl Application {
         match event {
             Event::SwitchUp(view) => {
                 self.neighbours.up(&view);
+                let settings = self.config.switch_of(view.datapath_id);
+                if settings.is_some_and(|settings| settings.place == Situation::Sgi)
+                    && let Ok(installed) = self.handle.installed(view.datapath_id).await
+                {
+                    self.askers.adopt(view.datapath_id, &installed);
+                }
                 // Others may have waited for what this one knows.
                 if !self.remake_and_send().await {
                     self.sync(view.datapath_id).await;
@@ -270,13 +286,16 @@ impl Application {
                 self.remake_and_send().await;
             }
             Event::Packet { datapath_id, packet } => {
-                if self.answer(datapath_id, &packet.data, packet.matching.in_port()) {
+                if self.answer(datapath_id, &packet.data, packet.matching.in_port()).await {
                     return;
                 }
                 // A link-layer address that is new makes rules possible, or others.
                 if self.neighbours.heard(datapath_id, &packet.data) {
                     self.remake_and_send().await;
                 }
+            }
+            Event::Removed { datapath_id, removed } if removed.reason == FlowRemovedReason::IdleTimeout => {
+                self.askers.forget(datapath_id, &removed.matching);
             }
             // It is wanted still.
             Event::Removed { datapath_id, .. } | Event::Audit(datapath_id) => {
@@ -285,15 +304,14 @@ impl Application {
         }
     }
 
-    /// Answers a question for a diverted user's link-layer address with that of its anchor on SGi (DIV-6).
-    fn answer(&self, datapath_id: u64, frame: &[u8], in_port: Option<openflow::PortNo>) -> bool {
+    /// Answers a question for a diverted user's link-layer address with that of its anchor on SGi (DIV-6), and has the switch answer
+    /// this asker from now on.
+    async fn answer(&mut self, datapath_id: u64, frame: &[u8], in_port: Option<openflow::PortNo>) -> bool {
         let Some(crate::frame::Neighbour::Asked { by, target }) = crate::frame::neighbour(frame) else {
             return false;
         };
-        let whole = |diversion: &&Diversion| {
-            diversion.ue == Some(target) && diversion.application.is_none() && diversion.peer.is_none()
-        };
-        let Some(diversion) = self.diversions.values().find(whole) else { return false };
+        let of_anchor = |anchor: &Anchor| self.diversions.get(&Diversion::id_of_user(&anchor.name, target));
+        let Some(diversion) = self.config.anchors.iter().find_map(of_anchor) else { return false };
         let sgi = self.config.anchor(&diversion.to).and_then(|anchor| anchor.sgi.as_ref());
         let (Some(sgi), Some(in_port)) = (sgi, in_port) else { return false };
         let station = crate::frame::Station { mac: sgi.mac, ip: target };
@@ -301,6 +319,13 @@ impl Application {
         let out = vec![openflow::Action::output(openflow::PortNo::IN_PORT)];
         // A lost answer is asked for again.
         let _ = self.handle.packet_out(datapath_id, in_port, out, reply);
+        if by.ip != target {
+            let set = self.askers.learn(datapath_id, by);
+            if !set.is_empty() {
+                // A refusal is in the log; the controller goes on answering.
+                let _ = self.handle.commit(vec![Step { datapath_id, set, remove: Vec::new() }]).await;
+            }
+        }
         true
     }
 
@@ -367,14 +392,51 @@ impl Application {
             match self.make(diversion, &switches) {
                 Ok(placed) => {
                     for one in &placed {
-                        let place = (one.datapath_id, one.rule.key.clone());
-                        self.rules.entry(place).or_insert_with(|| (one.clone(), 0)).1 += 1;
+                        self.rules.entry(one.place()).or_insert_with(|| (one.clone(), 0)).1 += 1;
                     }
                     self.made.insert(id.clone(), placed);
                 }
                 Err(error) => tracing::debug!(%error, id, "not diverted yet"),
             }
         }
+        for anchor in &self.config.anchors {
+            if let Some(placed) = self.side(&anchor.name, |id| self.diversions.get(id)) {
+                self.rules.entry(placed.place()).or_insert_with(|| (placed.clone(), 0)).1 += 1;
+                self.made.insert(side_id(&anchor.name), vec![placed]);
+            }
+        }
+    }
+
+    /// The rule for an anchor's side of SGi or N6. It has the users of all base stations, and no rule there can tell which user is at
+    /// which. So it moves when everything at all base stations is diverted to one other anchor; until then the old one sends downlink.
+    fn side<'a>(&self, anchor: &str, diversion: impl Fn(&str) -> Option<&'a Diversion>) -> Option<Placed> {
+        let of_station =
+            |station: &BaseStation| Some(&diversion(&Diversion::id_of_all(anchor, &station.name))?.to);
+        let mut targets = self.config.base_stations.iter().map(of_station);
+        let target = targets.next()??;
+        let is_one = targets.all(|other| other == Some(target));
+        is_one.then(|| rules::sgi::anchor_side(&self.config, anchor, target)).flatten()
+    }
+
+    /// The rules for anchors' sides after a change, and the ids of those that are no longer there.
+    fn sides(&self, set: &[Diversion], removed: &[String]) -> (HashMap<String, Vec<Placed>>, Vec<String>) {
+        let gone = removed.iter().filter_map(|id| self.diversions.get(id));
+        let of_all = set.iter().chain(gone).filter(|diversion| diversion.ue.is_none());
+        let anchors: BTreeSet<&str> = of_all.map(|diversion| diversion.from.as_str()).collect();
+        let new: HashMap<String, &Diversion> =
+            set.iter().filter(|diversion| diversion.ue.is_none()).map(|new| (new.id(), new)).collect();
+        let after = |id: &str| match new.get(id) {
+            Some(new) => Some(*new),
+            None => self.diversions.get(id).filter(|_| !removed.iter().any(|gone| gone == id)),
+        };
+        let (mut made, mut without) = (HashMap::new(), Vec::new());
+        for anchor in anchors {
+            match self.side(anchor, after) {
+                Some(placed) => _ = made.insert(side_id(anchor), vec![placed]),
+                None => without.push(side_id(anchor)),
+            }
+        }
+        (made, without)
     }
 
     /// Makes all rules anew, and sends all switches what they lack if there is a difference; whether there is.
@@ -415,6 +477,7 @@ impl Application {
         let mut all = self.neighbours.rules(datapath_id);
         let here = self.rules.iter().filter(|((id, _), _)| *id == datapath_id);
         all.extend(here.map(|(_, (placed, _))| placed.rule.clone()));
+        all.extend(self.askers.rules(datapath_id));
         if self.is_waiting(datapath_id) {
             // Rules of an earlier life stay until it is known what they are for.
             let _ = self.handle.commit(vec![Step { datapath_id, set: all, remove: Vec::new() }]).await;
@@ -499,9 +562,12 @@ impl Application {
         &mut self,
         set: &[Diversion],
         removed: &[String],
-        made: HashMap<String, Vec<Placed>>,
+        mut made: HashMap<String, Vec<Placed>>,
     ) -> Result<Done, Refusal> {
-        let difference = self.difference(removed, &made)?;
+        let (sides, without) = self.sides(set, removed);
+        made.extend(sides);
+        let gone = [removed, &without].concat();
+        let difference = self.difference(&gone, &made)?;
         let before = self.diversions.clone_of(set, removed);
         self.diversions.apply(set, removed);
         if let Err(error) = self.journal.write(set, removed, &self.diversions) {
@@ -511,12 +577,12 @@ impl Application {
         let (rules_set, rules_removed) = (difference.set.len(), difference.removed.len());
         match self.handle.commit(difference.steps()).await {
             Ok(outcome) => {
-                self.take(removed, made);
+                self.take(&gone, made);
                 Ok(Done { rules_set, rules_removed, outcome, ..Done::default() })
             }
             Err(error) => {
-                let (back, gone) = self.diversions.restore(before);
-                if let Err(error) = self.journal.write(&back, &gone, &self.diversions) {
+                let (back, new) = self.diversions.restore(before);
+                if let Err(error) = self.journal.write(&back, &new, &self.diversions) {
                     self.handle
                         .fabric()
                         .note(None, format!("the state file says more than is done: {error}"));
@@ -532,33 +598,39 @@ impl Application {
         removed: &[String],
         made: &HashMap<String, Vec<Placed>>,
     ) -> Result<Difference, Refusal> {
-        // How many fewer or more diversions each rule is of.
-        let mut change: HashMap<Place, (&Placed, isize)> = HashMap::new();
+        struct Change<'a> {
+            placed: &'a Placed,
+            /// Diversions that no longer have the rule, and those that have it now.
+            fewer: usize,
+            more: usize,
+        }
+        let mut changes: HashMap<Place, Change<'_>> = HashMap::new();
+        let entry = |placed| Change { placed, fewer: 0, more: 0 };
         let old = removed.iter().chain(made.keys()).filter_map(|id| self.made.get(id)).flatten();
         for placed in old {
-            change.entry((placed.datapath_id, placed.rule.key.clone())).or_insert((placed, 0)).1 -= 1;
+            changes.entry(placed.place()).or_insert_with(|| entry(placed)).fewer += 1;
         }
         for placed in made.values().flatten() {
-            let entry = change.entry((placed.datapath_id, placed.rule.key.clone())).or_insert((placed, 0));
+            let change = changes.entry(placed.place()).or_insert_with(|| entry(placed));
             // Two users of a request with the same TEID or address.
-            if entry.1 > 0 && (entry.0.rule != placed.rule || is_one_users(placed)) {
+            if change.more > 0 && (change.placed.rule != placed.rule || is_one_users(placed)) {
                 return Err(in_the_way(placed));
             }
-            *entry = (placed, entry.1 + 1);
+            change.placed = placed;
+            change.more += 1;
         }
         let mut all = Difference::default();
-        for (place, (placed, count)) in change {
+        for (place, Change { placed, fewer, more }) in changes {
             let present = self.rules.get(&place);
-            let left = present.map_or(0, |(_, count)| *count as isize) + count;
+            let others = present.map_or(0, |(_, count)| count.saturating_sub(fewer));
             let is_same = present.is_some_and(|(present, _)| present.rule == placed.rule);
             // Others need it as it is, or it would steer two users.
-            let is_other = present.is_some() && !is_same;
-            if count > 0 && left > 1 && (is_other || is_one_users(placed)) {
+            if more > 0 && others > 0 && (!is_same || is_one_users(placed)) {
                 return Err(in_the_way(placed));
             }
-            if left <= 0 {
+            if others + more == 0 {
                 all.removed.extend(present.map(|(present, _)| present.clone()));
-            } else if !is_same {
+            } else if more > 0 && !is_same {
                 all.set.push(placed.clone());
             }
         }
@@ -570,19 +642,17 @@ impl Application {
         let old: Vec<String> = removed.iter().chain(made.keys()).cloned().collect();
         for id in old {
             for placed in self.made.remove(&id).into_iter().flatten() {
-                let place = (placed.datapath_id, placed.rule.key);
-                if let Some((_, count)) = self.rules.get_mut(&place) {
+                if let Some((_, count)) = self.rules.get_mut(&placed.place()) {
                     *count -= 1;
                     if *count == 0 {
-                        self.rules.remove(&place);
+                        self.rules.remove(&placed.place());
                     }
                 }
             }
         }
         for (id, placed) in made {
             for one in &placed {
-                let place = (one.datapath_id, one.rule.key.clone());
-                let entry = self.rules.entry(place).or_insert_with(|| (one.clone(), 0));
+                let entry = self.rules.entry(one.place()).or_insert_with(|| (one.clone(), 0));
                 entry.0 = one.clone();
                 entry.1 += 1;
             }

@@ -49,7 +49,8 @@ pub struct Flow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Diversion {
-    /// The user's address; none: everything of the anchor at this base station.
+    /// The user's address; none: everything of the anchor at this base station. Of IPv6 it stands for the user's prefix of 64 bits,
+    /// unless the target gave another address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ue: Option<IpAddr>,
     /// The user's tunnels.
@@ -121,15 +122,25 @@ pub enum Refusal {
 impl Diversion {
     /// What names it: it says what is diverted.
     pub fn id(&self) -> String {
-        let Some(ue) = self.ue else { return format!("{}~all~{}", self.from, self.base_station) };
+        let Some(ue) = self.ue else { return Self::id_of_all(&self.from, &self.base_station) };
         match (self.application, self.peer) {
             (Some(Flow { protocol, server, port }), _) => {
                 let port = port.map(|port| format!("~{port}")).unwrap_or_default();
                 format!("{}~{ue}~{protocol}~{server}{port}", self.from)
             }
             (None, Some(peer)) => format!("{}~{ue}~with~{peer}", self.from),
-            (None, None) => format!("{}~{ue}", self.from),
+            (None, None) => Self::id_of_user(&self.from, ue),
         }
+    }
+
+    /// The id of the diversion of a whole user.
+    pub fn id_of_user(from: &str, ue: IpAddr) -> String {
+        format!("{from}~{ue}")
+    }
+
+    /// The id of the diversion of everything of an anchor at a base station.
+    pub fn id_of_all(from: &str, base_station: &str) -> String {
+        format!("{from}~all~{base_station}")
     }
 
     /// Whether inner or outer headers are rewritten beyond the anchor's address.

@@ -1,31 +1,30 @@
 //! What a diversion becomes in switches: the rules of Table I, in both dialects.
 //!
-//! **Native.** The GTP port takes nothing off, it shows what is inside. So a rule sees the original outer destination as `tun_dst`,
-//! and changes it: base station → SW-T0-M1 → LOCAL → GTP port → SW-T0-H → table 1 → GTP port → LOCAL → SW-T0-M2 → table 2.
-//!
-//! **Open vSwitch** takes the tunnel off and puts a new one on. Its host must be the destination, so each anchor has a LOCAL address of
-//! its own that stands for it, and each base station one that is the source of the new tunnel, which SW-T0-M2 replaces. Further:
-//! - every rule of table 1 matches the flags, because the new header copies them from the packet that made the cached flow. Of a value
-//!   of `tun_gtpu_flags` it takes only the bits that are set, whatever the mask: so rules with more bits come first, and a rule for all
-//!   bits comes before all others, which makes a cached flow depend on each bit. (No packet has all three in practice.)
-//! - path messages come back as whole frames (`packet_type=ptap`), and are sent on as they were;
-//! - packets without Ethernet header need a match of their type.
+//! The base station's switch is native (`native.rs`) or Open vSwitch (`open_vswitch.rs`); the one on SGi or N6 has the same rules in
+//! both dialects (`sgi.rs`). `fields.rs` has what matches are made of.
 //!
 //! Stages say in which order rules become effective when several switches change: installed in this order, removed in the other.
 
 use std::net::IpAddr;
 
-use openflow::{Action, Code, Instructions, MacAddr, Match, Oxm, PacketType, PortNo, TableId};
+use openflow::{Action, Code, Instructions, MacAddr, Match, Oxm, PortNo, TableId};
 
-use super::model::{Diversion, Flow, Tunnel};
+mod fields;
+mod native;
+mod open_vswitch;
+pub(super) mod sgi;
+
+use self::fields::{from_user, inner_flow, ip_dst, ip_src, packet_type, to_ip, to_user};
+use super::model::{Diversion, Tunnel};
 use crate::config::{Access, Config};
-use crate::rule::{Kind, Rule};
+use crate::rule::{Kind, Rule, RuleKey};
 use crate::switch::{Dialect, SwitchView};
 
 /// Priorities of table 0, from the highest.
 mod classify {
     pub const PROBE: u16 = 400;
     pub const HIGH: u16 = 300;
+    pub const ASKER: u16 = 230;
     pub const TARGET: u16 = 220;
     pub const ENCAPSULATED: u16 = 210;
     pub const MEDIUM: u16 = 200;
@@ -74,6 +73,13 @@ pub struct Placed {
     pub stage: Stage,
     /// The rule.
     pub rule: Rule,
+}
+
+impl Placed {
+    /// What names it among the rules of all switches.
+    pub(super) fn place(&self) -> (u64, RuleKey) {
+        (self.datapath_id, self.rule.key.clone())
+    }
 }
 
 /// Why a rule cannot be made.
@@ -201,65 +207,6 @@ pub fn of_probe(address: IpAddr) -> Result<Vec<Rule>, NoRule> {
     rules.into_iter().chain([rule(echo)]).collect()
 }
 
-fn ethertype(address: IpAddr) -> Oxm {
-    Oxm::eth_type(if address.is_ipv4() { 0x0800 } else { 0x86dd })
-}
-
-fn packet_type(address: IpAddr) -> Oxm {
-    Oxm::packet_type(if address.is_ipv4() { PacketType::IPV4 } else { PacketType::IPV6 })
-}
-
-fn ip_src(address: IpAddr) -> Oxm {
-    match address {
-        IpAddr::V4(address) => Oxm::ipv4_src(address),
-        IpAddr::V6(address) => Oxm::ipv6_src(address),
-    }
-}
-
-fn ip_dst(address: IpAddr) -> Oxm {
-    match address {
-        IpAddr::V4(address) => Oxm::ipv4_dst(address),
-        IpAddr::V6(address) => Oxm::ipv6_dst(address),
-    }
-}
-
-fn to_ip(address: IpAddr) -> Vec<Oxm> {
-    vec![ethertype(address), ip_dst(address)]
-}
-
-fn tun_src(address: IpAddr) -> Oxm {
-    match address {
-        IpAddr::V4(address) => Oxm::tun_ipv4_src(address),
-        IpAddr::V6(address) => Oxm::tun_ipv6_src(address),
-    }
-}
-
-fn tun_dst(address: IpAddr) -> Oxm {
-    match address {
-        IpAddr::V4(address) => Oxm::tun_ipv4_dst(address),
-        IpAddr::V6(address) => Oxm::tun_ipv6_dst(address),
-    }
-}
-
-/// The outer header of tunnelled packets.
-fn tunnelled(source: Option<IpAddr>, destination: Option<IpAddr>) -> Vec<Oxm> {
-    let any = source.or(destination);
-    let mut fields: Vec<Oxm> = any.map(ethertype).into_iter().collect();
-    fields.extend(source.map(ip_src));
-    fields.extend(destination.map(ip_dst));
-    fields.extend([Oxm::ip_proto(UDP), Oxm::udp_dst(GTPU_PORT)]);
-    fields
-}
-
-/// The inner header of an application's or a pair's packets, as the user sends them.
-fn inner_flow(ue: IpAddr, flow: Flow) -> Vec<Oxm> {
-    let mut fields = vec![packet_type(ue), ip_src(ue), ip_dst(flow.server), Oxm::ip_proto(flow.protocol)];
-    fields.extend(
-        flow.port.map(|port| if flow.protocol == 6 { Oxm::tcp_dst(port) } else { Oxm::udp_dst(port) }),
-    );
-    fields
-}
-
 /// What a rule of table 1 is for.
 struct Steered {
     priority: u16,
@@ -329,11 +276,11 @@ impl Maker<'_> {
             return vec![only(steer::APPLICATION, inner_flow(ue, flow))];
         }
         if let Some(peer) = self.diversion.peer {
-            let pair = |a, b| only(steer::PAIR, vec![packet_type(a), ip_src(a), ip_dst(b)]);
+            let pair = |a, b| only(steer::PAIR, vec![packet_type(a), from_user(a), to_user(b)]);
             return vec![pair(ue, peer), pair(peer, ue)];
         }
         if self.diversion.tunnels.is_empty() {
-            return vec![only(steer::ADDRESS, vec![packet_type(ue), ip_src(ue)])];
+            return vec![only(steer::ADDRESS, vec![packet_type(ue), from_user(ue)])];
         }
         let of_tunnel = |tunnel: &Tunnel| {
             let mut fields = vec![Oxm::tunnel_id(tunnel.uplink.into())];
@@ -365,239 +312,6 @@ impl Maker<'_> {
             Some(Steered { priority: steer::TUNNEL, fields, set })
         };
         self.diversion.tunnels.iter().filter_map(of_tunnel).collect()
-    }
-
-    fn native(&mut self) -> Result<(), NoRule> {
-        let (station, from, to, gtp) = (self.station, self.from, self.to, self.gtp);
-        let to_mac = to.mac.ok_or_else(|| NoRule::Missing(not_known(to.ip)))?;
-        let local = |mut fields: Vec<Oxm>| {
-            fields.push(Oxm::in_port(PortNo::LOCAL));
-            fields
-        };
-        let (ground, entry) = (Stage::Ground, Stage::Entry);
-        self.classify(
-            ground,
-            Kind::T0High,
-            classify::HIGH,
-            vec![Oxm::in_port(gtp)],
-            vec![],
-            Then::Goto(ENCAPSULATION),
-        )?;
-        let m1 = tunnelled(Some(station.ip), Some(from.ip));
-        self.classify(entry, Kind::T0Decapsulate, classify::MEDIUM, m1, vec![], Then::Output(PortNo::LOCAL))?;
-        let m2 = local(tunnelled(Some(station.ip), None));
-        self.classify(
-            ground,
-            Kind::T0Encapsulated,
-            classify::ENCAPSULATED,
-            m2,
-            vec![],
-            Then::Goto(FORWARDING),
-        )?;
-        let m2 = local(tunnelled(Some(station.ip), Some(to.ip)));
-        let set = vec![Oxm::eth_dst(to_mac)];
-        self.classify(ground, Kind::T0Encapsulated, classify::TARGET, m2, set, Then::Goto(FORWARDING))?;
-        self.steer(ground, Kind::T1Low, steer::LOW, vec![tun_dst(from.ip)], vec![tun_dst(from.ip)])?;
-        for steered in self.uplink() {
-            let mut fields = vec![tun_dst(from.ip)];
-            if steered.priority == steer::ANCHOR {
-                fields.push(tun_src(station.ip));
-            }
-            fields.extend(steered.fields);
-            let mut set = vec![tun_dst(to.ip)];
-            set.extend(steered.set);
-            self.steer(Stage::User, Kind::T1High, steered.priority, fields, set)?;
-        }
-        let downlink = self.downlink();
-        if downlink.is_empty() {
-            return Ok(());
-        }
-        let m1 = tunnelled(Some(to.ip), Some(station.ip));
-        self.classify(entry, Kind::T0Decapsulate, classify::MEDIUM, m1, vec![], Then::Output(PortNo::LOCAL))?;
-        let m2 = local(tunnelled(None, Some(station.ip)));
-        self.classify(
-            ground,
-            Kind::T0Encapsulated,
-            classify::ENCAPSULATED,
-            m2,
-            vec![],
-            Then::Goto(FORWARDING),
-        )?;
-        self.steer(ground, Kind::T1Low, steer::LOW, vec![tun_dst(station.ip)], vec![tun_dst(station.ip)])?;
-        for steered in downlink {
-            // Another anchor may use the same TEID of the base station.
-            let mut fields = vec![tun_src(to.ip), tun_dst(station.ip)];
-            fields.extend(steered.fields);
-            let mut set = vec![tun_src(from.ip)];
-            set.extend(steered.set);
-            self.steer(ground, Kind::T1High, steered.priority, fields, set)?;
-        }
-        Ok(())
-    }
-
-    fn open_vswitch(&mut self) -> Result<(), NoRule> {
-        let (station, from, to, gtp) = (self.station, self.from, self.to, self.gtp);
-        for kind in [PacketType::ETHERNET, PacketType::IPV4, PacketType::IPV6] {
-            let mut fields = vec![Oxm::in_port(gtp)];
-            // Without a type a rule is for frames.
-            fields.extend((kind != PacketType::ETHERNET).then(|| Oxm::packet_type(kind)));
-            self.classify(
-                Stage::Ground,
-                Kind::T0High,
-                classify::HIGH,
-                fields,
-                vec![],
-                Then::Goto(ENCAPSULATION),
-            )?;
-        }
-        self.ovs_way(station, from)?;
-        self.ovs_source(station)?;
-        for steered in self.uplink() {
-            let stage = Stage::User;
-            self.ovs_steer(stage, steered, (station, from), (station, to))?;
-        }
-        let downlink = self.downlink();
-        if downlink.is_empty() {
-            return Ok(());
-        }
-        self.ovs_way(to, station)?;
-        self.ovs_source(to)?;
-        self.ovs_source(from)?;
-        for steered in downlink {
-            self.ovs_steer(Stage::Ground, steered, (to, station), (from, station))?;
-        }
-        Ok(())
-    }
-
-    /// Open vSwitch: packets of a tunnel to its host and back, unchanged as far as it can (SW-T0-M1, SW-T1-L, path messages).
-    fn ovs_way(&mut self, source: End, destination: End) -> Result<(), NoRule> {
-        let m1 = tunnelled(Some(source.ip), Some(destination.ip));
-        let set = vec![ip_dst(destination.local), Oxm::eth_dst(self.host)];
-        self.classify(
-            Stage::Entry,
-            Kind::T0Decapsulate,
-            classify::MEDIUM,
-            m1,
-            set,
-            Then::Output(PortNo::LOCAL),
-        )?;
-        let between = [tun_src(source.ip), tun_dst(destination.local)];
-        for first_octet in 0x30..=ALL_FLAGS {
-            for kind in [PacketType::IPV4, PacketType::IPV6] {
-                let mut fields = vec![Oxm::packet_type(kind), Oxm::tun_gtpu_flags(first_octet)];
-                fields.extend(between);
-                let set = vec![tun_src(source.local), tun_dst(destination.ip)];
-                let more_bits_first = steer::LOW + u16::from(first_octet & 7);
-                let priority = if first_octet == ALL_FLAGS { steer::ALL_FLAGS } else { more_bits_first };
-                self.steer(Stage::Ground, Kind::T1Low, priority, fields, set)?;
-            }
-        }
-        let mac = destination.mac.ok_or_else(|| NoRule::Missing(not_known(destination.ip)))?;
-        let mut fields = tunnelled(None, None);
-        fields.push(ethertype(destination.ip));
-        fields.extend(between);
-        let set = [ip_dst(destination.ip), Oxm::eth_dst(mac)].map(Action::set);
-        let actions = set.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let instructions = Instructions { goto_table: Some(FORWARDING), ..Instructions::apply(actions) };
-        self.put(Stage::Ground, Kind::T1Path, ENCAPSULATION.0, steer::PATH, fields, instructions)
-    }
-
-    /// Open vSwitch: what its host has encapsulated gets the source that the address stands for (SW-T0-M2).
-    fn ovs_source(&mut self, end: End) -> Result<(), NoRule> {
-        let mac = end.mac.ok_or_else(|| NoRule::Missing(not_known(end.ip)))?;
-        let m2 = tunnelled(Some(end.local), None);
-        let set = vec![ip_src(end.ip), Oxm::eth_src(mac)];
-        self.classify(Stage::Ground, Kind::T0Encapsulated, classify::MEDIUM, m2, set, Then::Goto(FORWARDING))
-    }
-
-    /// Open vSwitch: rules for packets that came between `old` ends, which leave between `new` ones.
-    fn ovs_steer(
-        &mut self,
-        stage: Stage,
-        steered: Steered,
-        old: (End, End),
-        new: (End, End),
-    ) -> Result<(), NoRule> {
-        let everything = 0x30..=ALL_FLAGS;
-        // Sequence numbers are lost either way, so packets with and without are the same.
-        let first_octets: Vec<u8> = match (self.access, self.diversion.ue) {
-            (_, None) => everything.collect(),
-            (Access::FourG, _) => vec![0x30],
-            (Access::FiveG, _) => vec![0x34],
-        };
-        let kinds: &[PacketType] = match (self.access, self.diversion.ue) {
-            (_, None) => &[PacketType::IPV4, PacketType::IPV6],
-            (Access::FourG, Some(IpAddr::V6(_))) => &[PacketType::IPV6],
-            // What begins with an unused sequence number of 0 is taken for IPv4.
-            _ => &[PacketType::IPV4],
-        };
-        for first_octet in first_octets {
-            for kind in kinds {
-                let mut fields = steered.fields.clone();
-                if !fields.iter().any(|oxm| oxm.field() == openflow::Field::PacketType) {
-                    fields.push(Oxm::packet_type(*kind));
-                }
-                fields.extend([Oxm::tun_gtpu_flags(first_octet), tun_src(old.0.ip), tun_dst(old.1.local)]);
-                let mut set = vec![tun_src(new.0.local), tun_dst(new.1.ip)];
-                set.extend(&steered.set);
-                let priority = steered.priority + u16::from(first_octet & 7);
-                self.steer(stage, Kind::T1High, priority, fields, set)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The switch on SGi or N6: the user's packets go to the new anchor, with the address that it gave (DIV-6).
-    fn return_path(&mut self, config: &Config) -> Result<(), NoRule> {
-        let side = |name: &str| config.anchor(name).and_then(|anchor| anchor.sgi.as_ref());
-        let (Some(from), Some(to)) = (side(&self.diversion.from), side(&self.diversion.to)) else {
-            return Ok(());
-        };
-        let Some(switch) = config.switch(&to.switch) else { return Ok(()) };
-        self.datapath_id = switch.datapath_id;
-        let (stage, medium, on) = (Stage::Return, classify::MEDIUM, Then::Goto(FORWARDING));
-        let towards = vec![Oxm::eth_dst(to.mac)];
-        let Some(ue) = self.diversion.ue else {
-            return self.classify(
-                stage,
-                Kind::SgiDown,
-                medium - 1,
-                vec![Oxm::eth_dst(from.mac)],
-                towards,
-                on,
-            );
-        };
-        let mut down = to_ip(ue);
-        match (self.diversion.application, self.diversion.peer) {
-            (Some(flow), _) => {
-                down.extend([ip_src(flow.server), Oxm::ip_proto(flow.protocol)]);
-                down.extend(
-                    flow.port
-                        .map(|port| if flow.protocol == 6 { Oxm::tcp_src(port) } else { Oxm::udp_src(port) }),
-                );
-                return self.classify(stage, Kind::SgiDown, medium + 2, down, towards, on);
-            }
-            (None, Some(peer)) => {
-                down.push(ip_src(peer));
-                return self.classify(stage, Kind::SgiDown, medium + 1, down, towards, on);
-            }
-            (None, None) => {}
-        }
-        let mut set = towards;
-        if let Some(address) = self.diversion.target_address {
-            set.push(ip_dst(address));
-            let mut up = vec![ethertype(address), ip_src(address)];
-            up.push(Oxm::eth_src(to.mac));
-            self.classify(stage, Kind::SgiUp, medium, up, vec![ip_src(ue)], on)?;
-        }
-        self.classify(stage, Kind::SgiDown, medium, down, set, on)?;
-        let question = match ue {
-            IpAddr::V4(ue) => vec![Oxm::eth_type(0x0806), Oxm::arp_op(1), Oxm::arp_tpa(ue)],
-            IpAddr::V6(ue) => {
-                vec![Oxm::eth_type(0x86dd), Oxm::ip_proto(58), Oxm::icmpv6_type(135), Oxm::ipv6_nd_target(ue)]
-            }
-        };
-        self.classify(stage, Kind::SgiNeighbour, medium, question, vec![], Then::Output(PortNo::CONTROLLER))
     }
 }
 
@@ -672,23 +386,23 @@ mod tests {
         let tunnel = json!([{"uplink": 7}]);
         let selective = json!([{"uplink": 7, "downlink": 8, "target_uplink": 9}]);
         let flow = json!({"protocol": 17, "server": "9.9.9.9", "port": 53});
-        for (more, native, open_vswitch) in [
-            (json!({}), 1, 1),
-            (json!({"tunnels": tunnel}), 1, 1),
-            (json!({"application": flow}), 1, 1),
-            (json!({"peer": "10.45.0.3"}), 2, 2),
-            (json!({"ue": null}), 1, 16),
-            (json!({"tunnels": selective, "target_address": "10.46.0.2"}), 2, 2),
+        for (more, native, open_vswitch, down) in [
+            (json!({}), 1, 1, 1),
+            (json!({"tunnels": tunnel}), 1, 1, 1),
+            (json!({"application": flow}), 1, 1, 1),
+            (json!({"peer": "10.45.0.3"}), 2, 2, 2),
+            (json!({"ue": null}), 1, 16, 0),
+            (json!({"tunnels": selective, "target_address": "10.46.0.2"}), 2, 2, 1),
         ] {
             for (dialect, expected) in [(Dialect::Native, native), (Dialect::OpenVswitch, open_vswitch)] {
                 let placed = made(&config, dialect, more.clone());
                 assert_eq!(of(&placed, Kind::T1High).len(), expected, "{dialect:?} {more}");
                 assert!(placed.iter().all(|placed| placed.rule.key.table < FORWARDING), "SW-6");
-                assert!(of(&placed, Kind::SgiDown).len() == 1, "DIV-6");
+                assert_eq!(of(&placed, Kind::SgiDown).len(), down, "DIV-6 {more}");
                 let flags = |rule: &&Rule| rule.key.matching.tun_gtpu_flags().is_some();
                 let table_1 =
                     placed.iter().map(|placed| &placed.rule).filter(|rule| rule.key.table == ENCAPSULATION);
-                let tunnels = table_1.filter(|rule| rule.kind != Kind::T1Path);
+                let tunnels = table_1.filter(|rule| ![Kind::T1Path, Kind::SgiAnswer].contains(&rule.kind));
                 assert!(
                     dialect == Dialect::Native || tunnels.clone().all(|rule| flags(&rule)),
                     "every rule of table 1"
@@ -731,5 +445,63 @@ mod tests {
         assert!(of(&placed, Kind::SgiNeighbour)[0].key.matching.ipv6_nd_target().is_some());
         assert_eq!(of_probe("fd00::250".parse().unwrap()).unwrap().len(), 3);
         assert_eq!(of_probe("10.0.0.250".parse().unwrap()).unwrap().len(), 2);
+    }
+    /// A user chooses 64 bits of its IPv6 addresses, at the access and on N6; only an address that is rewritten is a single one.
+    #[test]
+    fn an_ipv6_user_is_its_prefix() {
+        let prefix = "2001:db8:0:7::".parse().unwrap();
+        let masked = |oxm: Oxm| Some(oxm.prefix(64).unwrap());
+        let (ue, flow) = ("2001:db8:0:7::99", json!({"protocol": 17, "server": "2001:db8::53", "port": 53}));
+        for more in [json!({}), json!({"application": flow}), json!({"peer": "2001:db8:0:8::1"})] {
+            let mut more = more;
+            more["ue"] = json!(ue);
+            let placed = made(&example(), Dialect::Native, more.clone());
+            let up = &of(&placed, Kind::T1High)[0].key.matching;
+            assert_eq!(up.get(openflow::Field::Ipv6Src), masked(Oxm::ipv6_src(prefix)), "{more}");
+            let down = &of(&placed, Kind::SgiDown)[0].key.matching;
+            assert_eq!(down.get(openflow::Field::Ipv6Dst), masked(Oxm::ipv6_dst(prefix)), "{more}");
+        }
+        let tunnels = json!([{"uplink": 7, "downlink": 8}]);
+        let more = json!({"ue": ue, "tunnels": tunnels, "target_address": "2001:db8:1::1"});
+        let placed = made(&example(), Dialect::Native, more);
+        assert_eq!(of(&placed, Kind::SgiDown)[0].key.matching.ipv6_dst(), Some(ue.parse().unwrap()));
+    }
+
+    /// Both ways between a pair go to the new anchor, but not what another anchor has of the peer.
+    #[test]
+    fn a_pair_has_both_ways_on_sgi() {
+        let placed = made(&example(), Dialect::Native, json!({"peer": "10.45.0.3"}));
+        let ways: Vec<_> = of(&placed, Kind::SgiDown)
+            .iter()
+            .map(|rule| {
+                let matching = &rule.key.matching;
+                (matching.ipv4_src().unwrap(), matching.ipv4_dst().unwrap(), matching.eth_dst())
+            })
+            .collect();
+        let (user, peer) = ([10, 45, 0, 2].into(), [10, 45, 0, 3].into());
+        let old = Some(MacAddr([2, 0, 0, 0, 1, 0x11]));
+        assert_eq!(ways, [(peer, user, None), (user, peer, old)]);
+    }
+
+    /// What is of the asker is in the action set, what is of the user is applied: together they turn the question round.
+    #[test]
+    fn questions_are_answered_by_two_rules() {
+        let asker = crate::frame::Station { mac: MacAddr([2, 0, 0, 0, 9, 9]), ip: [10, 45, 0, 254].into() };
+        let rules = sgi::of_askers([&asker]).unwrap();
+        let [of_asker, pass] = &rules[..] else { panic!() };
+        assert_eq!(sgi::asker(&of_asker.key.matching), Some(asker));
+        let placed = made(&example(), Dialect::Native, json!({}));
+        let answer = of(&placed, Kind::SgiAnswer)[0].instructions.apply_actions.clone().unwrap();
+        let all: Vec<_> = answer
+            .iter()
+            .chain(of_asker.instructions.write_actions.as_ref().unwrap())
+            .filter_map(|action| match action {
+                Action::SetField(set) => Some(set.oxm().field()),
+                _ => None,
+            })
+            .collect();
+        use openflow::Field::*;
+        assert_eq!(all, [EthSrc, ArpOp, ArpSha, ArpSpa, EthDst, ArpTha, ArpTpa], "every field of an answer");
+        assert!(pass.instructions.clear_actions && pass.instructions.goto_table == Some(FORWARDING));
     }
 }

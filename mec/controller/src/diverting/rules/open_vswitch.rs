@@ -1,0 +1,135 @@
+//! The rules of Open vSwitch.
+//!
+//! It takes the tunnel off and puts a new one on. Its host must be the destination, so each anchor has a LOCAL address of its own that
+//! stands for it, and each base station one that is the source of the new tunnel, which SW-T0-M2 replaces. Further:
+//! - every rule of table 1 matches the flags, because the new header copies them from the packet that made the cached flow. Of a value
+//!   of `tun_gtpu_flags` it takes only the bits that are set, whatever the mask: so rules with more bits come first, and a rule for all
+//!   bits comes before all others, which makes a cached flow depend on each bit. (No packet has all three in practice.)
+//! - path messages come back as whole frames (`packet_type=ptap`), and are sent on as they were;
+//! - packets without Ethernet header need a match of their type.
+
+use std::net::IpAddr;
+
+use openflow::{Action, Instructions, Oxm, PacketType, PortNo};
+
+use super::fields::{ethertype, ip_dst, ip_src, tun_dst, tun_src, tunnelled};
+use super::{
+    ALL_FLAGS, ENCAPSULATION, End, FORWARDING, Maker, NoRule, Stage, Steered, Then, classify, not_known,
+    steer,
+};
+use crate::config::Access;
+use crate::rule::Kind;
+
+impl Maker<'_> {
+    pub(super) fn open_vswitch(&mut self) -> Result<(), NoRule> {
+        let (station, from, to, gtp) = (self.station, self.from, self.to, self.gtp);
+        for kind in [PacketType::ETHERNET, PacketType::IPV4, PacketType::IPV6] {
+            let mut fields = vec![Oxm::in_port(gtp)];
+            // Without a type a rule is for frames.
+            fields.extend((kind != PacketType::ETHERNET).then(|| Oxm::packet_type(kind)));
+            self.classify(
+                Stage::Ground,
+                Kind::T0High,
+                classify::HIGH,
+                fields,
+                vec![],
+                Then::Goto(ENCAPSULATION),
+            )?;
+        }
+        self.ovs_way(station, from)?;
+        self.ovs_source(station)?;
+        for steered in self.uplink() {
+            let stage = Stage::User;
+            self.ovs_steer(stage, steered, (station, from), (station, to))?;
+        }
+        let downlink = self.downlink();
+        if downlink.is_empty() {
+            return Ok(());
+        }
+        self.ovs_way(to, station)?;
+        self.ovs_source(to)?;
+        self.ovs_source(from)?;
+        for steered in downlink {
+            self.ovs_steer(Stage::Ground, steered, (to, station), (from, station))?;
+        }
+        Ok(())
+    }
+
+    /// Open vSwitch: packets of a tunnel to its host and back, unchanged as far as it can (SW-T0-M1, SW-T1-L, path messages).
+    fn ovs_way(&mut self, source: End, destination: End) -> Result<(), NoRule> {
+        let m1 = tunnelled(Some(source.ip), Some(destination.ip));
+        let set = vec![ip_dst(destination.local), Oxm::eth_dst(self.host)];
+        self.classify(
+            Stage::Entry,
+            Kind::T0Decapsulate,
+            classify::MEDIUM,
+            m1,
+            set,
+            Then::Output(PortNo::LOCAL),
+        )?;
+        let between = [tun_src(source.ip), tun_dst(destination.local)];
+        for first_octet in 0x30..=ALL_FLAGS {
+            for kind in [PacketType::IPV4, PacketType::IPV6] {
+                let mut fields = vec![Oxm::packet_type(kind), Oxm::tun_gtpu_flags(first_octet)];
+                fields.extend(between);
+                let set = vec![tun_src(source.local), tun_dst(destination.ip)];
+                let more_bits_first = steer::LOW + u16::from(first_octet & 7);
+                let priority = if first_octet == ALL_FLAGS { steer::ALL_FLAGS } else { more_bits_first };
+                self.steer(Stage::Ground, Kind::T1Low, priority, fields, set)?;
+            }
+        }
+        let mac = destination.mac.ok_or_else(|| NoRule::Missing(not_known(destination.ip)))?;
+        let mut fields = tunnelled(None, None);
+        fields.push(ethertype(destination.ip));
+        fields.extend(between);
+        let set = [ip_dst(destination.ip), Oxm::eth_dst(mac)].map(Action::set);
+        let actions = set.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let instructions = Instructions { goto_table: Some(FORWARDING), ..Instructions::apply(actions) };
+        self.put(Stage::Ground, Kind::T1Path, ENCAPSULATION.0, steer::PATH, fields, instructions)
+    }
+
+    /// Open vSwitch: what its host has encapsulated gets the source that the address stands for (SW-T0-M2).
+    fn ovs_source(&mut self, end: End) -> Result<(), NoRule> {
+        let mac = end.mac.ok_or_else(|| NoRule::Missing(not_known(end.ip)))?;
+        let m2 = tunnelled(Some(end.local), None);
+        let set = vec![ip_src(end.ip), Oxm::eth_src(mac)];
+        self.classify(Stage::Ground, Kind::T0Encapsulated, classify::MEDIUM, m2, set, Then::Goto(FORWARDING))
+    }
+
+    /// Open vSwitch: rules for packets that came between `old` ends, which leave between `new` ones.
+    fn ovs_steer(
+        &mut self,
+        stage: Stage,
+        steered: Steered,
+        old: (End, End),
+        new: (End, End),
+    ) -> Result<(), NoRule> {
+        let everything = 0x30..=ALL_FLAGS;
+        // Sequence numbers are lost either way, so packets with and without are the same.
+        let first_octets: Vec<u8> = match (self.access, self.diversion.ue) {
+            (_, None) => everything.collect(),
+            (Access::FourG, _) => vec![0x30],
+            (Access::FiveG, _) => vec![0x34],
+        };
+        let kinds: &[PacketType] = match (self.access, self.diversion.ue) {
+            (_, None) => &[PacketType::IPV4, PacketType::IPV6],
+            (Access::FourG, Some(IpAddr::V6(_))) => &[PacketType::IPV6],
+            // What begins with an unused sequence number of 0 is taken for IPv4.
+            _ => &[PacketType::IPV4],
+        };
+        for first_octet in first_octets {
+            for kind in kinds {
+                let mut fields = steered.fields.clone();
+                if !fields.iter().any(|oxm| oxm.field() == openflow::Field::PacketType) {
+                    fields.push(Oxm::packet_type(*kind));
+                }
+                fields.extend([Oxm::tun_gtpu_flags(first_octet), tun_src(old.0.ip), tun_dst(old.1.local)]);
+                let mut set = vec![tun_src(new.0.local), tun_dst(new.1.ip)];
+                set.extend(&steered.set);
+                let priority = steered.priority + u16::from(first_octet & 7);
+                self.steer(stage, Kind::T1High, priority, fields, set)?;
+            }
+        }
+        Ok(())
+    }
+}
