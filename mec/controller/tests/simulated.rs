@@ -1,11 +1,11 @@
 //! The controller with simulated switches, which lose and invent rules, refuse, and lose their connection, all from a seed.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use controller::rule::{APP_MASK, App, Kind};
+use controller::rule::{APP_MASK, App, Kind, RuleKey};
 use controller::{Config, Controller, frame};
 use net::tcp;
 use net::time::{self, Duration};
@@ -21,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Default)]
 struct Tables {
     flows: Vec<FlowStats>,
+    /// Where each flow is; out of date if it has another length.
+    places: HashMap<RuleKey, usize>,
     /// Flow-mods so far.
     changes: usize,
     /// Refuses flow-mods of a table from this number of flows on.
@@ -28,23 +30,28 @@ struct Tables {
     /// Packets that the controller has sent by port 2 in the name of port 1.
     sent_on: usize,
     no_bundles: bool,
+    /// Refuses every flow-mod.
+    refuses: bool,
+    /// Anchors that do not answer.
+    mute: Vec<std::net::IpAddr>,
 }
 
 impl Tables {
     fn apply(&mut self, change: &FlowMod) -> Result<(), Code> {
         self.changes += 1;
-        let same = |flow: &FlowStats| {
-            (flow.table_id, flow.priority, &flow.matching)
-                == (change.table_id, change.priority, &change.matching)
-        };
+        if self.refuses {
+            return Err(Code::OFPFMFC_EPERM);
+        }
+        let (table, priority) = (change.table_id, change.priority);
+        let key = RuleKey { table, priority, matching: change.matching.clone() };
+        let at = self.find(&key);
         match change.command {
             FlowModCommand::Add => {
                 let is_full = |(table, most)| change.table_id == TableId(table) && self.count(table) >= most;
                 if self.full_at.is_some_and(is_full) {
                     return Err(Code::OFPFMFC_TABLE_FULL);
                 }
-                self.flows.retain(|flow| !same(flow));
-                self.flows.push(FlowStats {
+                let flow = FlowStats {
                     table_id: change.table_id,
                     duration: openflow::Duration::default(),
                     priority: change.priority,
@@ -56,15 +63,36 @@ impl Tables {
                     byte_count: 0,
                     matching: change.matching.clone(),
                     instructions: change.instructions.clone(),
-                });
+                };
+                match at {
+                    Some(at) => self.flows[at] = flow,
+                    None => {
+                        self.places.insert(key, self.flows.len());
+                        self.flows.push(flow);
+                    }
+                }
             }
             FlowModCommand::DeleteStrict => {
-                self.flows
-                    .retain(|flow| !same(flow) || (flow.cookie ^ change.cookie) & change.cookie_mask != 0);
+                let is_meant =
+                    |at: &usize| (self.flows[*at].cookie ^ change.cookie) & change.cookie_mask == 0;
+                if let Some(at) = at.filter(is_meant) {
+                    self.flows.swap_remove(at);
+                    self.places.remove(&key);
+                    if let Some(moved) = self.flows.get(at) {
+                        self.places.insert(key_of(moved), at);
+                    }
+                }
             }
             other => panic!("the controller does not send {other:?}"),
         }
         Ok(())
+    }
+
+    fn find(&mut self, key: &RuleKey) -> Option<usize> {
+        if self.places.len() != self.flows.len() {
+            self.places = self.flows.iter().map(key_of).zip(0..).collect();
+        }
+        self.places.get(key).copied()
     }
 
     fn count(&self, table: u8) -> usize {
@@ -81,6 +109,10 @@ impl Tables {
         own.map(|flow| format!("{:?}", (flow.table_id, flow.priority, &flow.matching, &flow.instructions)))
             .collect()
     }
+}
+
+fn key_of(flow: &FlowStats) -> RuleKey {
+    RuleKey { table: flow.table_id, priority: flow.priority, matching: flow.matching.clone() }
 }
 
 /// One connection of a switch, until the controller or the test ends it.
@@ -226,6 +258,7 @@ impl Connection {
                         .find_map(|(xid, change)| tables.apply(change).err().map(|code| (*xid, code)));
                     if failed.is_some() {
                         tables.flows = before;
+                        tables.places.clear();
                     }
                     failed
                 };
@@ -244,6 +277,9 @@ impl Connection {
     /// Both anchors are there: an Echo Request comes back as the response.
     async fn answer_echo(&mut self, data: &[u8]) {
         let Some((from, to, udp)) = frame::datagram(data) else { return };
+        if self.tables.lock().unwrap().mute.contains(&to) {
+            return;
+        }
         let Ok(Some(packet::gtpu::Signalling::EchoRequest { sequence })) =
             packet::gtpu::decode(udp.payload())
         else {
@@ -777,4 +813,81 @@ async fn a_shared_rule_is_not_retargeted() {
     let both = json!([tunnel(1, "gw3"), tunnel(2, "gw3")]);
     assert_eq!(call(&controller, "POST", "/v1/diversions", both).await.0, 200, "together they may move");
     assert_eq!(n6.tables.lock().unwrap().of(App::Diverting, Kind::SgiDown), 1);
+}
+
+/// Users of a dead anchor go back as soon as the switch takes it and the old anchor answers, not only when it is found dead.
+#[tokio::test]
+async fn users_of_a_dead_anchor_go_back_when_it_becomes_possible() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(&folder);
+    config.diverting.restore = true;
+    let controller = Controller::start(config).await.unwrap();
+    let mut switch = Switch::new();
+    switch.connect(controller.openflow()).await;
+    let (gw1, gw2) = ("10.0.0.11".parse().unwrap(), "10.0.0.12".parse().unwrap());
+    let says = |what: &str| controller.fabric().log(0).iter().any(|entry| entry.what.contains(what));
+    let left = async || controller.diverting().list().await.unwrap().len();
+    for old_anchor_is_there in [true, false] {
+        alive(&controller).await;
+        assert_eq!(call(&controller, "POST", "/v1/diversions", user(1)).await.0, 200);
+        {
+            let mut tables = switch.tables.lock().unwrap();
+            tables.refuses = old_anchor_is_there;
+            tables.mute = if old_anchor_is_there { vec![gw2] } else { vec![gw1, gw2] };
+        }
+        if old_anchor_is_there {
+            until("refused", async || says("could not be taken back yet")).await;
+            switch.tables.lock().unwrap().refuses = false;
+        } else {
+            until("both dead", async || {
+                let anchors = controller.diverting().anchors().await.unwrap();
+                anchors.iter().all(|anchor| !anchor.alive)
+            })
+            .await;
+            time::sleep(Duration::from_millis(200)).await;
+            assert_eq!(left().await, 1, "there is nobody to give it to");
+            switch.tables.lock().unwrap().mute = vec![gw2];
+        }
+        until("taken back", async || left().await == 0).await;
+        assert_eq!(switch.tables.lock().unwrap().of(App::Diverting, Kind::T1High), 0);
+        switch.tables.lock().unwrap().mute.clear();
+    }
+}
+
+/// Time does not grow with the square of the users: 10,000 in one request, and back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_users_in_one_request() {
+    const USERS: u32 = 10_000;
+    let folder = tempfile::tempdir().unwrap();
+    let controller = Controller::start(with_n6(config(&folder))).await.unwrap();
+    let (mut access, mut n6) = (Switch::new(), Switch::with_id(2));
+    access.connect(controller.openflow()).await;
+    n6.connect(controller.openflow()).await;
+    alive(&controller).await;
+    let of = |number: u32| format!("10.45.{}.{}", number >> 8, number & 255);
+    let users = |count: u32| -> Value {
+        (1..=count)
+            .map(|number| {
+                let mut user = user(number);
+                user["ue"] = json!(of(number));
+                user
+            })
+            .collect()
+    };
+    let mut times = Vec::new();
+    for count in [1, 1000, USERS] {
+        let body = users(count);
+        let begin = time::now();
+        assert_eq!(call(&controller, "POST", "/v1/diversions", body).await.0, 200);
+        times.push((count, time::now() - begin));
+        assert_eq!(access.tables.lock().unwrap().of(App::Diverting, Kind::T1High), count as usize);
+        let ues: Vec<String> = (1..=count).map(of).collect();
+        let begin = time::now();
+        assert_eq!(call(&controller, "POST", "/v1/diversions/remove", json!({"ues": ues})).await.0, 200);
+        times.push((count, time::now() - begin));
+        assert_eq!(n6.tables.lock().unwrap().of(App::Diverting, Kind::SgiDown), 0);
+    }
+    eprintln!("diverted and undiverted with the state on the disk: {times:?}");
+    let slowest = times.iter().map(|(_, time)| *time).max().unwrap();
+    assert!(slowest < Duration::from_secs(5), "{times:?}");
 }

@@ -3,7 +3,7 @@
 //! The flows are those of all applications and of others, so the answer is what the switch does, not what is wanted of it. A packet is
 //! a set of fields; GTP ports take a tunnel off and put it on as the switch's dialect does.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use openflow::{Action, Field, FlowStats, MacAddr, Match, Oxm, PacketType, Port, PortNo, TableId};
@@ -16,6 +16,8 @@ use crate::switch::{Dialect, SwitchView};
 
 /// Rules that a packet may pass; more are a loop.
 const MAX_RULES: usize = 32;
+/// Neighbours of an anchor on SGi or N6 whose packets are followed.
+const MAX_NEIGHBOURS: usize = 8;
 
 /// One rule on the way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -49,6 +51,10 @@ pub struct Way {
     pub result: String,
     /// The outer destination with which it leaves, or the only one.
     pub destination: Option<IpAddr>,
+    /// The link-layer addresses with which it leaves, as far as they are known.
+    pub source_mac: Option<String>,
+    /// As `source_mac`.
+    pub destination_mac: Option<String>,
     /// The TEID with which it leaves.
     pub teid: Option<u32>,
 }
@@ -212,7 +218,10 @@ impl Walk<'_> {
 
     fn way(mut self, direction: &'static str) -> Way {
         let result = self.follow();
+        let mac = |field| self.outer.get(&field).map(|bits| show_mac(*bits));
         Way {
+            source_mac: mac(Field::EthSrc),
+            destination_mac: mac(Field::EthDst),
             switch: self.view.name.clone(),
             direction,
             destination: address(&self.outer, OUTER_DESTINATION),
@@ -242,6 +251,11 @@ pub(crate) fn show_all(matching: &Match) -> String {
     if fields.is_empty() { "any".to_owned() } else { fields.join(",") }
 }
 
+fn show_mac(bits: u128) -> String {
+    let [.., a, b, c, d, e, f] = bits.to_be_bytes();
+    [a, b, c, d, e, f].map(|octet| format!("{octet:02x}")).join(":")
+}
+
 /// A field as people write it.
 fn show(oxm: &Oxm) -> String {
     let value = oxm.value();
@@ -255,10 +269,7 @@ fn show(oxm: &Oxm) -> String {
         Field::Ipv6Src | Field::Ipv6Dst | Field::TunIpv6Src | Field::TunIpv6Dst | Field::Ipv6NdTarget => {
             std::net::Ipv6Addr::from_bits(value).to_string()
         }
-        Field::EthSrc | Field::EthDst => {
-            let [.., a, b, c, d, e, f] = value.to_be_bytes();
-            [a, b, c, d, e, f].map(|octet| format!("{octet:02x}")).join(":")
-        }
+        Field::EthSrc | Field::EthDst | Field::ArpSha | Field::ArpTha => show_mac(value),
         Field::TunnelId | Field::EthType | Field::TunGtpuFlags | Field::PacketType => format!("{value:#x}"),
         Field::InPort if value == u128::from(PortNo::LOCAL.0) => "LOCAL".to_owned(),
         _ => value.to_string(),
@@ -357,7 +368,7 @@ pub fn at_access(question: &Question, config: &Config, view: &SwitchView, flows:
     vec![up.way("uplink"), down.way("downlink")]
 }
 
-/// A user's packets at the switch on SGi or N6.
+/// A user's packets at the switch on SGi or N6, from and to each neighbour with which the anchors there have spoken.
 pub fn at_sgi(question: &Question, config: &Config, view: &SwitchView, flows: &[FlowStats]) -> Vec<Way> {
     let diversion = &question.diversion;
     let side = |name: &str| config.anchor(name).and_then(|anchor| anchor.sgi.as_ref());
@@ -367,34 +378,61 @@ pub fn at_sgi(question: &Question, config: &Config, view: &SwitchView, flows: &[
     if config.switch_of(view.datapath_id).is_none_or(|settings| settings.place != Place::Sgi) {
         return Vec::new();
     }
-    let walk = |fields: [Oxm; 2], mac: MacAddr| {
+    let walk = |user: Oxm, other: Option<Oxm>, macs: (Option<MacAddr>, Option<MacAddr>)| {
         let mut outer = Packet::new();
-        put(&mut outer, [Oxm::eth_type(if ue.is_ipv4() { 0x0800 } else { 0x86dd }), fields[0], fields[1]]);
+        put(&mut outer, [Oxm::eth_type(if ue.is_ipv4() { 0x0800 } else { 0x86dd }), user]);
+        put(&mut outer, other);
+        put(&mut outer, macs.0.map(Oxm::eth_src));
+        put(&mut outer, macs.1.map(Oxm::eth_dst));
         if let Some(flow) = diversion.application {
-            put(&mut outer, [Oxm::ip_proto(flow.protocol), source(flow.server)]);
-            put(
-                &mut outer,
-                flow.port
-                    .map(|port| if flow.protocol == 6 { Oxm::tcp_src(port) } else { Oxm::udp_src(port) }),
-            );
+            put(&mut outer, [Oxm::ip_proto(flow.protocol)]);
         }
-        put(&mut outer, diversion.peer.map(source));
-        let gtp = PortNo::ANY;
-        let walk = Walk {
+        Walk {
             view,
             macs: &question.macs,
-            gtp,
+            gtp: PortNo::ANY,
             flows,
             outer,
             inner: None,
             teid: None,
             first_octet: 0,
             rules: Vec::new(),
-        };
-        (walk, mac)
+        }
     };
-    let at_target = diversion.target_address.unwrap_or(ue);
-    let (up, _) = walk([source(at_target), Oxm::eth_src(to.mac)], to.mac);
-    let (down, _) = walk([destination(ue), Oxm::eth_dst(from.mac)], from.mac);
-    vec![up.way("uplink"), down.way("downlink")]
+    let other = diversion.application.map(|flow| flow.server).or(diversion.peer);
+    let port = |make: (fn(u16) -> Oxm, fn(u16) -> Oxm)| {
+        let flow = diversion.application?;
+        flow.port.map(if flow.protocol == 6 { make.0 } else { make.1 })
+    };
+    let at_target = source(diversion.target_address.unwrap_or(ue));
+    let mut ways = Vec::new();
+    for neighbour in beside(config, flows, to.mac) {
+        let mut up = walk(at_target, other.map(destination), (Some(to.mac), neighbour));
+        put(&mut up.outer, port((Oxm::tcp_dst, Oxm::udp_dst)));
+        ways.push(up.way("uplink"));
+        let mut down = walk(destination(ue), other.map(source), (neighbour, Some(from.mac)));
+        put(&mut down.outer, port((Oxm::tcp_src, Oxm::udp_src)));
+        ways.push(down.way("downlink"));
+    }
+    ways
+}
+
+/// The neighbours of an anchor on SGi or N6, by what forwarding has learned; one that is not known if there is none.
+fn beside(config: &Config, flows: &[FlowStats], anchor: MacAddr) -> Vec<Option<MacAddr>> {
+    let learned = |flow: &FlowStats| {
+        let of_forwarding = App::of_cookie(flow.cookie) == Some(App::Forwarding);
+        let (from, to) = (flow.matching.eth_src()?, flow.matching.eth_dst()?);
+        let other = if from == anchor { to } else { from };
+        (of_forwarding && [from, to].contains(&anchor)).then_some(other.0)
+    };
+    let is_anchor = |mac: &[u8; 6]| {
+        let mut sides = config.anchors.iter().filter_map(|anchor| anchor.sgi.as_ref());
+        sides.any(|side| side.mac.0 == *mac)
+    };
+    let all: BTreeSet<[u8; 6]> = flows.iter().filter_map(learned).filter(|mac| !is_anchor(mac)).collect();
+    let mut all: Vec<_> = all.into_iter().take(MAX_NEIGHBOURS).map(|mac| Some(MacAddr(mac))).collect();
+    if all.is_empty() {
+        all.push(None);
+    }
+    all
 }

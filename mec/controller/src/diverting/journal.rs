@@ -1,7 +1,7 @@
 //! The wanted diversions in a file, so that they survive the controller (ADR 0030).
 //!
 //! The first line names the format. Each further one is all that one request changes: a checksum, and what is set or removed, as JSON.
-//! A change is in the file before it is in a switch. When the file is opened it is read, and written anew as one line per diversion,
+//! A change is in the file before it is in a switch, and on the disk before anybody is told that it is done. When the file is opened it is read, and written anew as one line per diversion,
 //! beside the old one, which it then replaces. Who has opened it holds a lock on `<file>.lock`, as the file itself is replaced.
 //!
 //! A last line without its end was being written when the controller was killed: nobody was told that it is done, so it is left
@@ -11,13 +11,16 @@ use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use telemetry::counters::Counter;
+use tokio::task::JoinHandle;
 
 use super::model::Diversion;
 
 static TORN: Counter = Counter::new("controller_state_torn_lines");
+static SYNCED: Counter = Counter::new("controller_state_syncs");
 
 const FORMAT: &str = "godwit diversions 1";
 /// Changes after which the file is written anew.
@@ -74,7 +77,7 @@ pub enum JournalError {
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
-    file: File,
+    file: Arc<File>,
     changes: usize,
     /// Locked as long as it is open.
     _lock: File,
@@ -113,7 +116,8 @@ impl Journal {
         Ok((Journal { path: path.to_owned(), file, changes: 0, _lock: lock }, diversions))
     }
 
-    /// Writes changes: new values, and ids that are gone. `all` is what holds afterwards.
+    /// Writes changes: new values, and ids that are gone. `all` is what holds afterwards. They outlive this process at once, and the
+    /// machine's failure when what is returned says so.
     ///
     /// # Errors
     /// The file cannot be written. It is then begun anew by the next change.
@@ -122,20 +126,51 @@ impl Journal {
         set: &[Diversion],
         removed: &[String],
         all: &Diversions,
-    ) -> Result<(), JournalError> {
+    ) -> Result<Written, JournalError> {
         let io = |path: &Path, error| JournalError::Io { path: path.to_owned(), error };
         if self.changes > COMPACT_AFTER {
             self.file = begin(&self.path, all).map_err(|error| io(&self.path, error))?;
             self.changes = 0;
-            return Ok(());
+            return Ok(Written { path: self.path.clone(), sync: None });
         }
         let line = line(&Change::Batch { set: set.to_vec(), remove: removed.to_vec() });
         self.changes += set.len() + removed.len();
-        self.file.write_all(line.as_bytes()).map_err(|error| {
+        if let Err(error) = (&*self.file).write_all(line.as_bytes()) {
             // Part of it may be there.
-            self.changes = COMPACT_AFTER + 1;
-            io(&self.path, error)
-        })
+            self.begin_anew();
+            return Err(io(&self.path, error));
+        }
+        let file = self.file.clone();
+        // The disk takes milliseconds, in which others of this thread go on.
+        let sync = tokio::task::spawn_blocking(move || file.sync_data());
+        Ok(Written { path: self.path.clone(), sync: Some(sync) })
+    }
+
+    /// Has the next change write the whole file: of this one it is not known what is on the disk.
+    pub fn begin_anew(&mut self) {
+        self.changes = COMPACT_AFTER + 1;
+    }
+}
+
+/// A change on its way to the disk.
+#[derive(Debug)]
+#[must_use = "a change is done when it is on the disk"]
+pub struct Written {
+    path: PathBuf,
+    /// None: it is there.
+    sync: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Written {
+    /// Waits until the change is on the disk.
+    ///
+    /// # Errors
+    /// The disk does not take it.
+    pub async fn durable(self) -> Result<(), JournalError> {
+        let Some(sync) = self.sync else { return Ok(()) };
+        SYNCED.inc();
+        let synced = sync.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        synced.map_err(|error| JournalError::Io { path: self.path, error })
     }
 }
 
@@ -147,13 +182,16 @@ fn beside(path: &Path, behind: &str) -> PathBuf {
 }
 
 /// Writes a file with these diversions, and puts it in the place of the old one.
-fn begin(path: &Path, diversions: &Diversions) -> io::Result<File> {
+fn begin(path: &Path, diversions: &Diversions) -> io::Result<Arc<File>> {
     let new = beside(path, ".new");
     let mut file = File::options().create(true).write(true).truncate(true).open(&new)?;
     file.write_all(write_all(diversions).as_bytes())?;
     file.sync_all()?;
     std::fs::rename(&new, path)?;
-    Ok(file)
+    // The new name is on the disk when the folder is.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()?;
+    Ok(Arc::new(file))
 }
 
 /// The text of a file with these diversions.
@@ -221,8 +259,8 @@ mod tests {
         .unwrap()
     }
 
-    #[test]
-    fn what_was_written_is_read_also_after_a_kill_at_any_octet() {
+    #[tokio::test]
+    async fn what_was_written_is_read_also_after_a_kill_at_any_octet() {
         assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/state");
@@ -232,9 +270,14 @@ mod tests {
         for ue in ["10.45.0.2", "10.45.0.3"] {
             let one = diversion(ue);
             all.insert(one.id(), one.clone());
-            journal.write(&[one], &[], &all).unwrap();
+            journal.write(&[one], &[], &all).unwrap().durable().await.unwrap();
         }
-        journal.write(&[], &["gw1~10.45.0.2".to_owned()], &Diversions::new()).unwrap();
+        journal
+            .write(&[], &["gw1~10.45.0.2".to_owned()], &Diversions::new())
+            .unwrap()
+            .durable()
+            .await
+            .unwrap();
         let octets = std::fs::read(&path).unwrap();
         let left = read(&octets).unwrap();
         assert_eq!(left.keys().collect::<Vec<_>>(), ["gw1~10.45.0.3"]);
@@ -248,14 +291,14 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 2, "begun anew");
     }
 
-    #[test]
-    fn a_request_is_there_whole_or_not_at_all() {
+    #[tokio::test]
+    async fn a_request_is_there_whole_or_not_at_all() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
         let (mut journal, _) = Journal::open(&path).unwrap();
         let before = std::fs::read(&path).unwrap().len();
         let both = ["10.45.0.2", "10.45.0.3"].map(diversion);
-        journal.write(&both, &[], &Diversions::new()).unwrap();
+        journal.write(&both, &[], &Diversions::new()).unwrap().durable().await.unwrap();
         let octets = std::fs::read(&path).unwrap();
         assert_eq!(read(&octets).unwrap().len(), 2);
         for length in before..octets.len() {
@@ -263,15 +306,15 @@ mod tests {
         }
     }
 
-    #[test]
-    fn an_open_file_is_not_touched_by_others() {
+    #[tokio::test]
+    async fn an_open_file_is_not_touched_by_others() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
         let (mut journal, _) = Journal::open(&path).unwrap();
         let said = Journal::open(&path).unwrap_err().to_string();
         assert!(said.contains("stop that one"), "{said}");
         let one = diversion("10.45.0.2");
-        journal.write(std::slice::from_ref(&one), &[], &Diversions::new()).unwrap();
+        journal.write(std::slice::from_ref(&one), &[], &Diversions::new()).unwrap().durable().await.unwrap();
         assert_eq!(Journal::check(&path).unwrap().into_values().collect::<Vec<_>>(), [one]);
         drop(journal);
         assert_eq!(Journal::open(&path).unwrap().1.len(), 1);
@@ -297,5 +340,23 @@ mod tests {
             assert!(said.contains(expected) && said.contains("remove the file"), "{said}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "left as it is");
         }
+    }
+
+    /// A disk that does not take a change is an error, and the next change writes everything anew.
+    #[tokio::test]
+    async fn a_change_that_does_not_get_to_the_disk_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let (mut journal, mut all) = Journal::open(&path).unwrap();
+        // It can be written, but not be synchronised.
+        journal.file = Arc::new(File::options().write(true).open("/dev/null").unwrap());
+        let (first, second) = (diversion("10.45.0.2"), diversion("10.45.0.3"));
+        all.insert(first.id(), first.clone());
+        let written = journal.write(&[first], &[], &all).unwrap();
+        assert!(matches!(written.durable().await, Err(JournalError::Io { .. })));
+        journal.begin_anew();
+        all.insert(second.id(), second.clone());
+        journal.write(&[second], &[], &all).unwrap().durable().await.unwrap();
+        assert_eq!(Journal::check(&path).unwrap(), all);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Flow: a request ([`Command`]) is checked ([`model`]), confirmed ([`TargetState`], and the target must answer GTP-U Echo), written to
 //! the state file ([`journal`]), made into rules ([`rules`]), and the differences to the rules so far are sent, all users of a request
-//! in one bundle per switch. What can go wrong is known before anything changes, except that a switch refuses; then everything is
+//! in one bundle per switch. It is answered when the file is on the disk and the switches have the rules. What can go wrong is known before anything changes, except that a switch refuses; then everything is
 //! as it was before.
 //!
 //! Owner: one task owns all diversions, and reads requests and events one after another.
@@ -42,6 +42,9 @@ use rules::{Placed, Stage};
 const REQUESTS: usize = 256;
 /// How often a state file in use is tried again, after a tenth of a second each.
 const OPEN_TRIES: u32 = 20;
+
+/// Most rounds of questions between attempts to give users of a dead anchor back.
+const MAX_WAIT: u32 = 64;
 
 /// Confirms that an anchor has a user's state, before the user is moved there (DIV-3).
 ///
@@ -173,6 +176,13 @@ fn side_id(anchor: &str) -> String {
     format!("{anchor}~side")
 }
 
+/// When to try again what has failed, in rounds of questions.
+#[derive(Debug, Default)]
+struct Attempt {
+    wait: u32,
+    left: u32,
+}
+
 struct Application {
     config: Arc<Config>,
     handle: Handle,
@@ -185,6 +195,8 @@ struct Application {
     rules: HashMap<Place, (Placed, usize)>,
     neighbours: Neighbours,
     askers: Askers,
+    /// Attempts to give the users of dead anchors back, by switch and anchor.
+    restoring: HashMap<(u64, String), Attempt>,
     /// Switches to compare rules with, once no more events wait.
     dirty: BTreeSet<u64>,
 }
@@ -218,6 +230,7 @@ pub(crate) async fn run(
         rules: HashMap::new(),
         neighbours,
         askers: Askers::default(),
+        restoring: HashMap::new(),
         dirty: BTreeSet::new(),
     };
     loop {
@@ -350,33 +363,48 @@ impl Application {
     async fn tick(&mut self) {
         for anchor in self.neighbours.tick() {
             self.handle.fabric().note(Some(anchor.datapath_id), anchor.said());
-            if !anchor.alive && self.config.diverting.restore {
-                self.restore(&anchor.name, anchor.datapath_id).await;
+        }
+        if !self.config.diverting.restore {
+            return;
+        }
+        let dead = self.neighbours.dead();
+        self.restoring.retain(|anchor, _| dead.contains(anchor));
+        for anchor in dead {
+            let attempt = self.restoring.entry(anchor.clone()).or_default();
+            if attempt.left > 0 {
+                attempt.left -= 1;
+                continue;
             }
+            let wait = (2 * attempt.wait).clamp(1, MAX_WAIT);
+            let failed = self.restore(&anchor.1, anchor.0).await.is_err();
+            let next = if failed { Attempt { wait, left: wait } } else { Attempt::default() };
+            self.restoring.insert(anchor, next);
         }
     }
 
-    /// Gives the users of a dead anchor back to the one that they were diverted from, if that answers.
-    async fn restore(&mut self, dead: &str, datapath_id: u64) {
+    /// Gives the users of a dead anchor back to those that they were diverted from, if these answer.
+    async fn restore(&mut self, dead: &str, datapath_id: u64) -> Result<(), Refusal> {
         let is_concerned = |diversion: &&Diversion| {
-            let switch = self
-                .config
-                .base_station(&diversion.base_station)
-                .and_then(|station| self.config.switch(&station.switch));
+            let is_here = || {
+                let station = self.config.base_station(&diversion.base_station)?;
+                Some(self.config.switch(&station.switch)?.datapath_id == datapath_id)
+            };
             diversion.to == dead
-                && switch.is_some_and(|switch| switch.datapath_id == datapath_id)
+                && is_here() == Some(true)
                 && self.neighbours.is_alive(datapath_id, &diversion.from)
         };
         let ids: Vec<String> = self.diversions.values().filter(is_concerned).map(Diversion::id).collect();
         if ids.is_empty() {
-            return;
+            return Ok(());
         }
         let count = ids.len();
-        let what = match self.undivert(ids).await {
+        let undiverted = self.undivert(ids).await;
+        let what = match &undiverted {
             Ok(_) => format!("{count} diversions to {dead} were taken back: it does not answer"),
-            Err(error) => format!("diversions to {dead} could not be taken back: {error}"),
+            Err(error) => format!("diversions to {dead} could not be taken back yet: {error}"),
         };
         self.handle.fabric().note(Some(datapath_id), what);
+        undiverted.map(|_| ())
     }
 
     fn make(&self, diversion: &Diversion, switches: &[SwitchView]) -> Result<Vec<Placed>, rules::NoRule> {
@@ -570,26 +598,61 @@ impl Application {
         let difference = self.difference(&gone, &made)?;
         let before = self.diversions.clone_of(set, removed);
         self.diversions.apply(set, removed);
-        if let Err(error) = self.journal.write(set, removed, &self.diversions) {
-            self.diversions.restore(before);
+        let written = match self.journal.write(set, removed, &self.diversions) {
+            Ok(written) => written,
+            Err(error) => {
+                self.diversions.restore(before);
+                return Err(Refusal::State(error.to_string()));
+            }
+        };
+        let (rules_set, rules_removed) = (difference.set.len(), difference.removed.len());
+        // Nobody is told before both are done, so neither has to wait for the other (ADR 0030).
+        let (committed, durable) = tokio::join!(self.handle.commit(difference.steps()), written.durable());
+        if let Err(error) = durable {
+            self.journal.begin_anew();
+            if committed.is_ok() {
+                // A switch that refuses is in the log; the next comparison puts it right.
+                let _ = self.handle.commit(self.undo(&gone, &made).steps()).await;
+            }
+            self.back(before).await;
             return Err(Refusal::State(error.to_string()));
         }
-        let (rules_set, rules_removed) = (difference.set.len(), difference.removed.len());
-        match self.handle.commit(difference.steps()).await {
+        match committed {
             Ok(outcome) => {
                 self.take(&gone, made);
                 Ok(Done { rules_set, rules_removed, outcome, ..Done::default() })
             }
             Err(error) => {
-                let (back, new) = self.diversions.restore(before);
-                if let Err(error) = self.journal.write(&back, &new, &self.diversions) {
-                    self.handle
-                        .fabric()
-                        .note(None, format!("the state file says more than is done: {error}"));
-                }
+                self.back(before).await;
                 Err(error.into())
             }
         }
+    }
+
+    /// Enters into the file that a change was taken back.
+    async fn back(&mut self, before: Before) {
+        let (set, removed) = self.diversions.restore(before);
+        let written = match self.journal.write(&set, &removed, &self.diversions) {
+            Ok(written) => written.durable().await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = written {
+            self.journal.begin_anew();
+            self.handle.fabric().note(None, format!("the state file says more than is done: {error}"));
+        }
+    }
+
+    /// What gives the switches back their rules of before a change that was not entered.
+    fn undo(&self, gone: &[String], made: &HashMap<String, Vec<Placed>>) -> Difference {
+        let mut all = Difference::default();
+        let old = gone.iter().chain(made.keys()).filter_map(|id| self.made.get(id)).flatten();
+        for placed in old.chain(made.values().flatten()) {
+            match self.rules.get(&placed.place()) {
+                Some((present, _)) => all.set.push(present.clone()),
+                None => all.removed.push(placed.clone()),
+            }
+        }
+        all
     }
 
     /// What changes in the switches.

@@ -170,6 +170,17 @@ impl Neighbours {
         all
     }
 
+    /// Anchors that were found dead and have not answered since, by connected switch.
+    pub(super) fn dead(&self) -> Vec<(u64, String)> {
+        let connected = self.switches.iter().filter(|(_, switch)| switch.connected);
+        let of_switch = |(id, switch): (&u64, &Switch)| {
+            let id = *id;
+            let dead = switch.anchors.iter().filter(|(_, watched)| watched.said_dead);
+            dead.map(move |(name, _)| (id, name.clone())).collect::<Vec<_>>()
+        };
+        connected.flat_map(of_switch).collect()
+    }
+
     /// Asks everybody again; returns anchors whose state is another one now.
     pub(super) fn tick(&mut self) -> Vec<AnchorState> {
         let mut dead = Vec::new();
