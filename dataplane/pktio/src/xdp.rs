@@ -33,6 +33,9 @@ impl Place {
     /// The last place: AF_XDP's selection, behind all parts that handle packets themselves.
     pub const SELECTION: Place = Place(PLACES as u32 - 1);
 
+    /// Entries that send packets on without the workers (`xdp::steer`): with room in front, and in front of the selection.
+    pub const STEERING: Place = Place(4);
+
     /// The place with this number, from 0 on; `None` when there are fewer places.
     pub const fn new(number: u32) -> Option<Place> {
         if number < PLACES as u32 { Some(Place(number)) } else { None }

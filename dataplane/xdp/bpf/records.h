@@ -116,7 +116,7 @@ struct anchor {
 
 /* What holds for all packets. */
 struct control {
-	__u64 epoch;
+	__u64 epoch;            /* 0: none, everything goes on */
 	__u64 zeros[7];
 };
 
@@ -131,7 +131,8 @@ struct control {
 #define PASSED_INNER 7          /* the inner packet cannot be read or rewritten here */
 #define PASSED_NO_PORT 8        /* the interface has gone */
 #define PASSED_CHANGING 9       /* the entry changed each time it was read */
-#define PASSED_COUNT 10
+#define PASSED_PAUSED 10        /* no epoch holds */
+#define PASSED_COUNT 11
 /* Counters of a processor, in whole cache lines, and processors that have their own. */
 #define PASSED_ROW 16
 #define PASSED_PROCESSORS 256

@@ -389,6 +389,8 @@ INLINE int steer_udp(struct packet *packet, __u32 udp_length)
 		return PASS(PASSED_MALFORMED);
 	if (gtp[1] != GTP_GPDU && gtp[1] != GTP_END_MARKER)
 		return PASS(PASSED_SIGNALLING);
+	if (unlikely(!epoch))
+		return PASS(PASSED_PAUSED);
 	anchor = find_anchor(packet->destination);
 	if (anchor) {
 		key[0] = NET32(U32(gtp + 4));

@@ -1,11 +1,12 @@
 //! The section `mec: switch:` of `godwit.yaml`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use openflow::PortNo;
 use pktio::interface::WorkersConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::offload::can_be_anchor;
 use crate::pipeline::Limits;
 
 /// A switch.
@@ -43,6 +44,34 @@ pub struct Config {
     /// The threads that forward packets.
     #[serde(default)]
     pub workers: WorkersConfig,
+    /// Known tunnels in XDP, in front of these threads; without it there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xdp: Option<Xdp>,
+}
+
+/// Known tunnels in XDP.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Xdp {
+    /// Most tunnels, apart from those of `own`.
+    #[serde(default = "default_tunnels")]
+    pub tunnels: u32,
+    /// Anchors whose TEIDs are an index of a table instead of being looked up.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub own: Vec<OwnAnchor>,
+}
+
+/// An anchor that assigns TEIDs from a known range, densely.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct OwnAnchor {
+    /// Its address in outer headers.
+    pub address: IpAddr,
+    /// The lowest TEID.
+    #[serde(default)]
+    pub first_teid: u32,
+    /// Their number.
+    pub teids: u32,
 }
 
 /// A port: an Ethernet interface, used by AF_XDP.
@@ -62,6 +91,10 @@ pub struct PortConfig {
 const MAX_PORTS: usize = 255;
 /// Most entries of a table.
 const MAX_ENTRIES: usize = 4 << 20;
+/// Most tunnels in XDP, and most TEIDs of own anchors: what the programs can address.
+const MAX_TUNNELS: u32 = 1 << 20;
+/// Most own anchors.
+const MAX_OWN: usize = 1024;
 
 fn default_tables() -> u8 {
     Limits::default().tables
@@ -69,6 +102,10 @@ fn default_tables() -> u8 {
 
 fn default_entries() -> usize {
     Limits::default().entries
+}
+
+fn default_tunnels() -> u32 {
+    1 << 16
 }
 
 fn default_packet_in_per_s() -> u32 {
@@ -122,7 +159,43 @@ impl Config {
         if !(1..=MAX_ENTRIES).contains(&self.entries) {
             return wrong("entries", format!("from 1 to {MAX_ENTRIES} entries are possible"));
         }
+        self.xdp.as_ref().map_or(Ok(()), Xdp::validate)?;
         self.workers.check().or_else(|what| wrong("workers", what))
+    }
+}
+
+impl Xdp {
+    fn validate(&self) -> Result<(), (String, String)> {
+        let wrong = |key: &str, what: String| Err((format!("xdp.{key}"), what));
+        if !(1..=MAX_TUNNELS).contains(&self.tunnels) {
+            return wrong("tunnels", format!("from 1 to {MAX_TUNNELS} tunnels are possible"));
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        for own in &self.own {
+            if !can_be_anchor(own.address) || !seen.insert(own.address) {
+                return wrong(
+                    "own",
+                    format!("{} cannot be an anchor's address, or is there twice", own.address),
+                );
+            }
+            if own.teids == 0 || own.first_teid.checked_add(own.teids - 1).is_none() {
+                return wrong(
+                    "own",
+                    format!(
+                        "{}: there are no {} TEIDs from {:#x} on",
+                        own.address, own.teids, own.first_teid
+                    ),
+                );
+            }
+        }
+        let teids: u64 = self.own.iter().map(|own| u64::from(own.teids)).sum();
+        if teids > MAX_TUNNELS.into() || self.own.len() > MAX_OWN {
+            return wrong(
+                "own",
+                format!("up to {MAX_OWN} anchors with {MAX_TUNNELS} TEIDs in all are possible, not {teids}"),
+            );
+        }
+        Ok(())
     }
 }
 
@@ -155,5 +228,29 @@ mod tests {
         assert_eq!(key(|config| config.tables = 255), "tables");
         assert_eq!(key(|config| config.entries = 0), "entries");
         assert_eq!(key(|config| config.workers.count = Some(0)), "workers");
+    }
+
+    #[test]
+    fn xdp_has_defaults_and_bounds() {
+        let with = |xdp: &str| -> Config {
+            let xdp: Xdp = serde_json::from_str(xdp).unwrap();
+            Config { xdp: Some(xdp), ..config() }
+        };
+        assert_eq!(with("{}").validate(), Ok(()));
+        assert_eq!(with("{}").xdp.unwrap().tunnels, 65_536);
+        let own = |own: &str| with(&format!(r#"{{"own": [{own}]}}"#)).validate();
+        let gw = r#"{"address": "10.0.0.11", "first_teid": 1, "teids": 1048576}"#;
+        assert_eq!(own(gw), Ok(()));
+        for wrong in [
+            r#"{"address": "10.0.0.11", "teids": 0}"#,
+            r#"{"address": "10.0.0.11", "teids": 1048577}"#,
+            r#"{"address": "10.0.0.11", "first_teid": 4294967295, "teids": 2}"#,
+            r#"{"address": "::ffff:10.0.0.11", "teids": 1}"#,
+            r#"{"address": "10.0.0.11", "teids": 1}, {"address": "10.0.0.11", "teids": 1}"#,
+        ] {
+            assert_eq!(own(wrong).unwrap_err().0, "xdp.own", "{wrong}");
+        }
+        assert_eq!(with(r#"{"tunnels": 0}"#).validate().unwrap_err().0, "xdp.tunnels");
+        assert!(serde_json::from_str::<Xdp>(r#"{"tunnel": 1}"#).is_err());
     }
 }

@@ -16,11 +16,12 @@ use openflow::{
 };
 
 use crate::agent::peer::Peer;
+use crate::offload::Offload;
 use crate::pipeline::field::{self, Words};
 use crate::pipeline::parse::{Headers, Layout};
 use crate::pipeline::rewrite::{self, Exit, Sink};
 use crate::pipeline::trace::{CONTEXT, ToController};
-use crate::pipeline::{Change, Failed, Pipeline, Removed};
+use crate::pipeline::{Change, Committed, Failed, Pipeline, Removed, Touched};
 
 /// Who the switch is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,6 +95,7 @@ pub struct Switch {
     version: AtomicU64,
     ports: Vec<SwitchPort>,
     workers: OnceLock<Box<dyn Workers>>,
+    offload: OnceLock<Arc<Offload>>,
     peers: Mutex<BTreeMap<u64, Arc<Peer>>>,
     /// The generation of the last election of a master (§6.3.6).
     generation: Mutex<Option<u64>>,
@@ -150,6 +152,7 @@ impl Switch {
             pipeline: RwLock::new(pipeline),
             ports,
             workers: OnceLock::new(),
+            offload: OnceLock::new(),
             peers: Mutex::default(),
             generation: Mutex::default(),
             packet_in: Mutex::new(bucket),
@@ -189,10 +192,30 @@ impl Switch {
         let _ = self.workers.set(workers);
     }
 
-    /// As [`Workers::settle`].
-    pub fn settle(&self) {
+    /// Gives the switch its data path for tunnels, once, before workers start.
+    pub fn set_offload(&self, offload: Arc<Offload>) {
+        let _ = self.offload.set(offload);
+    }
+
+    /// The data path for tunnels, if there is one.
+    #[inline]
+    pub fn offload(&self) -> Option<&Arc<Offload>> {
+        self.offload.get()
+    }
+
+    /// Waits until every packet that is received from now on is treated by the present entries: that is so of tunnels in XDP when a
+    /// change has been made.
+    pub fn await_workers(&self) {
         if let Some(workers) = self.workers.get() {
             workers.settle();
+        }
+    }
+
+    /// The same, and brings what all data paths have counted so far to the counters.
+    pub fn settle(&self) {
+        self.await_workers();
+        if let Some(offload) = self.offload() {
+            offload.count(self);
         }
     }
 
@@ -206,7 +229,10 @@ impl Switch {
     /// # Errors
     /// The first change that fails; then nothing is changed.
     pub fn commit(&self, changes: &[Change]) -> Result<(), Failed> {
-        let removed = self.change(|pipeline| pipeline.commit(changes, now_ns()))?;
+        let removed = self.change(|pipeline| {
+            let Committed { removed, touched } = pipeline.commit(changes, now_ns())?;
+            Ok((removed, Touched::Entries(touched)))
+        })?;
         self.tell_removed(&removed);
         Ok(())
     }
@@ -219,7 +245,12 @@ impl Switch {
         }
         // Idle time is known only when all packets have been counted.
         self.settle();
-        let removed = self.change(|pipeline| Ok::<_, Failed>(pipeline.expire(now_ns))).unwrap_or_default();
+        let expire = |pipeline: &mut Pipeline| {
+            let removed = pipeline.expire(now_ns);
+            let touched = removed.iter().map(|removed| Arc::clone(&removed.flow)).collect();
+            Ok::<_, Failed>((removed, Touched::Entries(touched)))
+        };
+        let removed = self.change(expire).unwrap_or_default();
         self.tell_removed(&removed);
     }
 
@@ -231,7 +262,7 @@ impl Switch {
         }
         let _ = self.change(|pipeline| {
             pipeline.set_live(number, live);
-            Ok::<_, Failed>(Vec::new())
+            Ok::<_, Failed>((Vec::new(), Touched::All))
         });
         if let Some(port) = self.port_descriptions().into_iter().find(|port| port.port_no.0 == number) {
             let status = PortStatus { reason: PortReason::Modify, port };
@@ -242,10 +273,13 @@ impl Switch {
 
     fn change<E>(
         &self,
-        change: impl FnOnce(&mut Pipeline) -> Result<Vec<Removed>, E>,
+        change: impl FnOnce(&mut Pipeline) -> Result<(Vec<Removed>, Touched), E>,
     ) -> Result<Vec<Removed>, E> {
         let mut pipeline = self.pipeline.write().unwrap_or_else(PoisonError::into_inner);
-        let removed = change(&mut pipeline)?;
+        let (removed, touched) = change(&mut pipeline)?;
+        if let Some(offload) = self.offload() {
+            offload.changed(self, &pipeline, &touched);
+        }
         // While the lock is held, so that nobody translates by entries of which caches do not know.
         self.version.store(pipeline.version(), Ordering::Release);
         Ok(removed)

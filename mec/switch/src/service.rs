@@ -1,6 +1,7 @@
 //! A whole switch on this machine: its interfaces, workers and agent, from a configuration.
 
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
 use net::link::{self, Links};
 use net::tcp::{self, TcpListener};
@@ -12,11 +13,14 @@ use pktio::tun::{TunError, TunPort};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering::Relaxed;
 use telemetry::DropReason;
+use telemetry::worker::Drops;
 
 use crate::agent::driver::Agent;
 use crate::config::Config;
 use crate::core::{Identity, PortCounts, Switch, SwitchPort};
 use crate::host::{self, Host, PortSet};
+use crate::offload::manager::{self, Manager};
+use crate::offload::{self, Offload};
 use crate::pipeline::{Limits, Pipeline, Ports as PipelinePorts};
 use openflow::PortNo;
 
@@ -37,6 +41,9 @@ pub enum StartError {
     /// It cannot be brought up.
     #[error("local: {0}")]
     LocalLink(#[from] link::LinkError),
+    /// XDP for known tunnels.
+    #[error("xdp: {0}")]
+    Xdp(#[from] manager::StartError),
     /// There are more workers than queues.
     #[error("workers: count is {count}, but {interface} has {queues} queues")]
     Queues {
@@ -63,6 +70,7 @@ pub struct Service {
     // The agent first: nobody changes entries while workers end.
     _agent: Agent,
     watch: tokio::task::JoinHandle<()>,
+    _manager: Option<Manager>,
     host: Host,
 }
 
@@ -98,7 +106,15 @@ impl Service {
         let identity = Identity { datapath_id: config.datapath_id, description: config.description.clone() };
         let switch = Switch::new(identity, pipeline, ports, config.packet_in_per_s);
         let sets = workers(config, &opened)?;
+        let offload = offload(config, &opened)?;
+        if let Some((offload, _)) = &offload {
+            switch.set_offload(Arc::clone(offload));
+        }
         let host = host::start(&switch, sets, &config.workers).map_err(system("workers"))?;
+        let chains: Vec<_> = opened.interfaces.iter().map(|(_, interface, _)| interface.chain()).collect();
+        let manager = offload
+            .map(|(offload, messages)| Manager::start(&switch, &offload, messages, &chains))
+            .transpose()?;
         let listener = listen(config).await.map_err(system("listen"))?;
         let agent = Agent::start(&switch, &config.controllers, listener);
         let watched = Arc::clone(&switch);
@@ -108,7 +124,7 @@ impl Service {
                 watched.ports().iter().for_each(|port| watched.set_live(port.number, is_live(port)));
             }
         });
-        Ok(Service { switch, _agent: agent, watch, host })
+        Ok(Service { switch, _agent: agent, watch, _manager: manager, host })
     }
 
     /// The switch.
@@ -177,6 +193,17 @@ fn describe(config: &Config, opened: &Opened) -> Vec<SwitchPort> {
     ports
 }
 
+/// The tables for known tunnels, if they are wanted.
+fn offload(
+    config: &Config,
+    opened: &Opened,
+) -> Result<Option<(Arc<Offload>, Receiver<offload::Message>)>, StartError> {
+    let Some(xdp) = &config.xdp else { return Ok(None) };
+    let interfaces =
+        opened.interfaces.iter().map(|(number, interface, _)| (*number, interface.device().index)).collect();
+    Ok(Some(Offload::new(xdp, interfaces).map_err(manager::StartError::from)?))
+}
+
 /// The ports of each worker: its share of the queues of every interface.
 fn workers(config: &Config, opened: &Opened) -> Result<Vec<PortSet>, StartError> {
     let fewest = opened
@@ -224,6 +251,7 @@ fn worker_ports(opened: &Opened, worker: u32, count: u32) -> Result<PortSet, Sta
 /// All about a switch.
 pub fn status(switch: &Switch, host: &Host) -> Value {
     // Before the lock is held, as workers wait for it too. They bring their counts with this.
+    switch.settle();
     let caches = switch.caches();
     let pipeline = switch.pipeline();
     let ports = switch.ports().iter().map(|port| {
@@ -262,7 +290,9 @@ pub fn status(switch: &Switch, host: &Host) -> Value {
         json!({"address": peer.address.to_string(), "role": format!("{:?}", peer.role()).to_lowercase()})
     });
     let drops = DropReason::ALL.iter().map(|reason| {
-        let sum: u64 = host.drops.iter().map(|drops| drops.get(*reason)).sum();
+        let workers = host.drops.iter().map(AsRef::as_ref);
+        let all = workers.chain(switch.offload().map(|offload| offload.drops()));
+        let sum: u64 = all.map(|drops: &Drops| drops.get(*reason)).sum();
         (reason.name().to_owned(), sum)
     });
     let caches = caches.into_iter().map(|(name, number)| (name.to_owned(), Value::from(number)));
@@ -277,6 +307,7 @@ pub fn status(switch: &Switch, host: &Host) -> Value {
         "entries_in_all": flows.len(),
         "groups": pipeline.groups().len(),
         "controllers": controllers.collect::<Vec<_>>(),
+        "xdp": switch.offload().map(|offload| offload.status()),
         "caches": caches.collect::<serde_json::Map<_, _>>(),
         "drops": drops.filter(|(_, n)| *n > 0).map(|(name, n)| (name, n.into())).collect::<serde_json::Map<_, _>>(),
         "events": {

@@ -13,7 +13,7 @@ const SECOND: u64 = 1_000_000_000;
 
 fn change(pipeline: &mut Pipeline, flow_mod: FlowMod) -> Result<usize, Code> {
     let result = pipeline.commit(&[Change::FlowMod(flow_mod)], 5 * SECOND);
-    result.map(|removed| removed.len()).map_err(|failed| failed.code)
+    result.map(|committed| committed.removed.len()).map_err(|failed| failed.code)
 }
 
 fn group(command: GroupModCommand, id: u32, group_type: GroupType, buckets: Vec<Bucket>) -> Change {
@@ -385,11 +385,11 @@ fn groups_copy_choose_and_fail_over() {
     // A group in use goes with the entries that use it, but not if another group does.
     let delete = group(GroupModCommand::Delete, 2, GroupType::All, vec![]);
     assert_eq!(pipeline.commit(&[delete], 0).unwrap_err().code, Code::OFPGMFC_CHAINED_GROUP);
-    let removed = pipeline
+    let committed = pipeline
         .commit(&[group(GroupModCommand::Delete, GroupId::ALL.0, GroupType::All, vec![])], 0)
         .unwrap();
     assert_eq!(
-        removed.iter().map(|removed| removed.reason).collect::<Vec<_>>(),
+        committed.removed.iter().map(|removed| removed.reason).collect::<Vec<_>>(),
         [FlowRemovedReason::GroupDelete]
     );
 }

@@ -5,7 +5,7 @@
 //! stored. At last, what was replaced is given back, to be used again a grace period later.
 
 use std::net::IpAddr;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::Release;
 
 use super::entry::{Action, Change, Entry, Forward, Inner, Inside, Key, Tunnel};
 use super::hops::Hop;
@@ -309,7 +309,7 @@ impl Steer {
             }
         }
         self.epoch = epoch;
-        self.control.words()[0].store(epoch, Release);
+        self.publish_epoch();
         for slot in replaced {
             self.give_back(slot);
         }
@@ -354,9 +354,9 @@ impl Steer {
         self.lines.count() - self.capacity.inside
     }
 
-    /// The epoch that holds: the number of commits, and one.
+    /// The epoch that holds, or will when a pause ends: the number of commits, and one.
     pub fn epoch(&self) -> u64 {
-        self.control.words()[0].load(Relaxed)
+        self.epoch
     }
 }
 

@@ -12,6 +12,8 @@
 //! the next epoch; then it stores that number where all programs read it. A packet is handled by the entries of one epoch, and one
 //! that comes behind another never by those of an earlier one. Either all changes hold or, after an error, none.
 //!
+//! [`Steer::pause`] takes the number away: programs pass all packets on until it is there again.
+//!
 //! **Nothing is used again too early.** Rows and lines that were given back may be read or counted in by a program that still runs.
 //! They are used again a grace period later ([`rows`]). When nothing else is free, a commit waits for one (10 to 30 ms);
 //! [`Steer::settle`] does that ahead of time.
@@ -33,7 +35,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use pktio::bpf::{
     BpfError, DeviceMap, HashTable, Program, ProgramArray, SHARED_OCTETS_MAX, SharedWords, wait_for_programs,
@@ -181,6 +183,8 @@ pub enum Passed {
     NoPort,
     /// The entry changed each time it was read.
     Changing,
+    /// The entries do not hold at present ([`Steer::pause`]).
+    Paused,
 }
 
 impl Passed {
@@ -196,6 +200,7 @@ impl Passed {
         Passed::Inner,
         Passed::NoPort,
         Passed::Changing,
+        Passed::Paused,
     ];
 
     /// A name for metrics.
@@ -211,6 +216,7 @@ impl Passed {
             Passed::Inner => "inner",
             Passed::NoPort => "no_port",
             Passed::Changing => "changing",
+            Passed::Paused => "paused",
         }
     }
 }
@@ -277,6 +283,26 @@ impl Attached {
     }
 }
 
+/// A grace period that has begun.
+#[derive(Debug)]
+#[must_use]
+pub struct Began(u32);
+
+/// A grace period that is over.
+#[derive(Debug)]
+pub struct Waited(u32);
+
+impl Began {
+    /// Waits until all programs that ran when it began have ended, for 10 to 30 ms.
+    ///
+    /// # Errors
+    /// The kernel cannot say when.
+    pub fn wait(self) -> Result<Waited, SteerError> {
+        wait_for_programs()?;
+        Ok(Waited(self.0))
+    }
+}
+
 /// The tables of steering.
 #[derive(Debug)]
 pub struct Steer {
@@ -299,6 +325,10 @@ pub struct Steer {
     interfaces: Vec<u32>,
     capacity: Capacity,
     epoch: u64,
+    /// Programs see no epoch, and pass everything on.
+    paused: bool,
+    /// Whether changes wait for a grace period when they need one.
+    waits: bool,
     grace: Grace,
     /// Lines whose entry was removed, with the generation; the oldest first.
     removed: VecDeque<(u32, u32)>,
@@ -334,6 +364,8 @@ impl Steer {
             interfaces: Vec::new(),
             capacity,
             epoch: 1,
+            paused: false,
+            waits: true,
             grace: Grace::default(),
             removed: VecDeque::new(),
         };
@@ -478,10 +510,47 @@ impl Steer {
     /// # Errors
     /// The kernel cannot say when.
     pub fn settle(&mut self) -> Result<(), SteerError> {
-        wait_for_programs()?;
-        self.grace.passed();
-        self.clean();
+        let began = self.begin_grace();
+        self.end_grace(began.wait()?);
         Ok(())
+    }
+
+    /// From now on changes do not wait for grace periods: what would need one fails as if there were no room. The owner waits ahead
+    /// of time instead, where nobody waits for it ([`Steer::begin_grace`]).
+    pub fn never_wait(&mut self) {
+        self.waits = false;
+    }
+
+    /// Begins a grace period, which can be waited for without these tables.
+    pub fn begin_grace(&mut self) -> Began {
+        Began(self.grace.begin())
+    }
+
+    /// What was removed before this grace period began can be used again.
+    pub fn end_grace(&mut self, Waited(began): Waited) {
+        self.grace.passed(began);
+        self.clean();
+    }
+
+    /// Passes all packets on to the next part, at once, until [`Steer::resume`]. Changes are possible meanwhile, and counters stay.
+    pub fn pause(&mut self) {
+        self.paused = true;
+        self.publish_epoch();
+    }
+
+    /// Makes the entries hold again, with all that was changed in the meantime.
+    pub fn resume(&mut self) {
+        self.paused = false;
+        self.publish_epoch();
+    }
+
+    /// Whether all packets are passed on.
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    fn publish_epoch(&self) {
+        self.control.words()[0].store(if self.paused { 0 } else { self.epoch }, Release);
     }
 
     /// Takes the keys from lines that no program uses any more.
@@ -506,6 +575,7 @@ impl Steer {
         match work(self) {
             Ok(result) => Ok(result),
             Err(NoLine::Full) => Err(SteerError::Full(table)),
+            Err(NoLine::Later) if !self.waits => Err(SteerError::Full(table)),
             Err(NoLine::Later) => {
                 self.settle()?;
                 work(self).map_err(|_| SteerError::Full(table))

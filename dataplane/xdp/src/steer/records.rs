@@ -66,7 +66,7 @@ pub const ANCHOR_PRESENT: u64 = 2;
 pub const ANCHOR_PROBES: u32 = 16;
 pub const PROBES: u32 = 32;
 
-pub const PASSED_COUNT: usize = 10;
+pub const PASSED_COUNT: usize = 11;
 pub const PASSED_ROW: usize = 16;
 pub const PASSED_PROCESSORS: usize = 256;
 pub const SCRATCH_OCTETS: usize = 128;

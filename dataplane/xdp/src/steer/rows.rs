@@ -24,10 +24,15 @@ impl Default for Grace {
 }
 
 impl Grace {
-    /// All programs that ran a moment ago have ended.
-    pub fn passed(&mut self) {
+    /// A grace period begins: what is given back from now on belongs to another one. Returns what [`Grace::passed`] is told.
+    pub fn begin(&mut self) -> u32 {
         self.now += 1;
-        self.settled = self.now;
+        self.now
+    }
+
+    /// All programs that ran when this grace period began have ended.
+    pub fn passed(&mut self, began: u32) {
+        self.settled = self.settled.max(began);
     }
 
     /// Whether what was given back then is read by nobody.
@@ -95,10 +100,12 @@ mod tests {
         rows.give_back(2, grace);
         assert!(rows.will_have());
         assert_eq!(rows.take(grace), None, "a program may read it");
-        grace.passed();
+        let began = grace.begin();
         rows.give_back(1, grace);
-        assert_eq!([rows.take(grace), rows.take(grace)], [Some(2), None]);
-        grace.passed();
+        grace.passed(began);
+        assert_eq!([rows.take(grace), rows.take(grace)], [Some(2), None], "1 came back after it had begun");
+        let began = grace.begin();
+        grace.passed(began);
         assert_eq!(rows.take(grace), Some(1));
         rows.untake(1);
         assert_eq!(rows.take(grace), Some(1));

@@ -220,6 +220,68 @@ fn anchors_come_and_go() {
     }
 }
 
+/// While the entries are paused everything goes on and nothing is counted; what is changed meanwhile holds when the pause ends.
+#[test]
+fn a_pause_passes_everything_on() {
+    let (mut steer, rig) = with(rig::small(), Teids::Foreign);
+    let here = rig.interfaces[0];
+    let teid = |rig: &Rig, teid| {
+        let turn = rig.turn(&plain(ANCHOR, teid).build());
+        (turn.verdict, u32::from_be_bytes(turn.frame[46..50].try_into().unwrap()))
+    };
+    steer.commit(&[Change::Set(key(ANCHOR, 1), to(here, 11))]).unwrap();
+    assert_eq!(teid(&rig, 1), (XDP_TX, 11));
+    steer.pause();
+    assert!(steer.is_paused());
+    assert_eq!(teid(&rig, 1), (PASSED_ON, 1));
+    // Several commits, so that both slots of the line have changed.
+    for new in [21, 22, 23] {
+        steer
+            .commit(&[Change::Set(key(ANCHOR, 1), to(here, new)), Change::Set(key(ANCHOR, 2), to(here, new))])
+            .unwrap();
+        assert_eq!([teid(&rig, 1), teid(&rig, 2)], [(PASSED_ON, 1), (PASSED_ON, 2)]);
+    }
+    assert_eq!(steer.counters(&key(ANCHOR, 1)).unwrap().packets, 1);
+    let paused = steer.passed().into_iter().find(|(reason, _)| *reason == Passed::Paused);
+    assert_eq!(paused, Some((Passed::Paused, 7)));
+    steer.resume();
+    assert_eq!([teid(&rig, 1), teid(&rig, 2)], [(XDP_TX, 23), (XDP_TX, 23)]);
+    // Packets that are nobody's are told apart as before.
+    steer.pause();
+    let echo = Spec { kind: 1, ..plain(ANCHOR, 1) };
+    assert_eq!(rig.turn(&echo.build()).verdict, PASSED_ON);
+    let signalling = steer.passed().into_iter().find(|(reason, _)| *reason == Passed::Signalling);
+    assert_eq!(signalling, Some((Passed::Signalling, 1)));
+}
+
+/// An owner that does not wait is told that there is no room until it has waited by itself, which it does without the tables.
+#[test]
+fn grace_periods_can_be_waited_for_ahead_of_time() {
+    let (mut steer, rig) = with(Capacity { hops: 1, ..rig::small() }, Teids::Foreign);
+    let [here, there] = rig.interfaces;
+    steer.never_wait();
+    let entry = |interface| Entry {
+        only: Only::default(),
+        action: Action::Forward(Forward { interface, ..Forward::default() }),
+    };
+    steer.commit(&[Change::Set(key(ANCHOR, 1), entry(here))]).unwrap();
+    steer.commit(&[Change::Remove(key(ANCHOR, 1))]).unwrap();
+    let full = |steer: &mut Steer| steer.commit(&[Change::Set(key(ANCHOR, 2), entry(there))]).unwrap_err();
+    assert!(matches!(full(&mut steer), SteerError::Full(Table::Hops)));
+    let began = steer.begin_grace();
+    assert!(matches!(full(&mut steer), SteerError::Full(Table::Hops)), "it is not over");
+    let waited = began.wait().unwrap();
+    steer.end_grace(waited);
+    steer.commit(&[Change::Set(key(ANCHOR, 2), entry(there))]).unwrap();
+    // What is removed while a grace period runs is not part of it.
+    let began = steer.begin_grace();
+    steer.commit(&[Change::Remove(key(ANCHOR, 2))]).unwrap();
+    let waited = began.wait().unwrap();
+    steer.end_grace(waited);
+    let error = steer.commit(&[Change::Set(key(ANCHOR, 3), entry(here))]).unwrap_err();
+    assert!(matches!(error, SteerError::Full(Table::Hops)), "{error}");
+}
+
 #[test]
 fn what_cannot_be_addressed_is_refused() {
     let refused = |capacity| Steer::new(capacity).unwrap_err();

@@ -220,7 +220,7 @@ impl Session {
             Message::PacketOut(packet_out) => self.packet_out(packet_out)?,
             Message::BarrierRequest(()) => {
                 // What was changed before holds for all packets from here on.
-                self.switch.settle();
+                self.switch.await_workers();
                 self.send(xid, &Message::BarrierReply(()));
             }
             Message::MultipartRequest(request) => {
@@ -239,7 +239,7 @@ impl Session {
                 match refused {
                     None => {
                         if reply.kind == openflow::BundleControlType::CommitReply {
-                            self.switch.settle();
+                            self.switch.await_workers();
                         }
                         self.send(xid, &reply.into());
                     }

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use foldhash::fast::RandomState;
 
 use crate::pipeline::Pipeline;
+use crate::pipeline::exact::Exact;
 use crate::pipeline::field::{Mask, WORDS};
 use crate::pipeline::parse::Headers;
 use crate::pipeline::trace::{Dropped, Step, Trace};
@@ -27,7 +28,22 @@ struct Entry {
     packets: u64,
     bytes: u64,
     dropped: Option<Dropped>,
+    /// Whether a packet has found it, or one of an earlier version in its place.
+    was_met: bool,
     steps: Box<[Step]>,
+    /// What a data path for tunnels can do in its place.
+    exact: Option<Box<Exact>>,
+}
+
+/// What becomes of a packet.
+#[derive(Debug)]
+pub struct Found<'c> {
+    /// What is done.
+    pub steps: &'c [Step],
+    /// Why it is dropped, if it is.
+    pub dropped: Option<Dropped>,
+    /// What to offer to a data path for tunnels: of translations that are in use, again and again as long as packets come here.
+    pub offer: Option<&'c Exact>,
 }
 
 /// A translation that no longer holds, with the packets that it has not been told of.
@@ -95,35 +111,41 @@ impl Key {
 }
 
 impl Cache {
-    /// What becomes of a packet with these headers and `bytes` octets, which is counted: the steps, and why it is dropped if it
-    /// is. `translate` translates it if no translation of this version is known, and sets the version to that of its own.
+    /// What becomes of a packet with these headers and `bytes` octets, which is counted. `translate` translates it if no
+    /// translation of this version is known, and sets the version to that of its own; it also says what a data path for tunnels,
+    /// if there is one, can do in its place.
     #[inline]
     pub fn look_up(
         &mut self,
         headers: &Headers,
         bytes: usize,
         version: &mut u64,
-        translate: impl FnOnce(&mut u64, Option<Stale>) -> Trace,
-    ) -> (&[Step], Option<Dropped>) {
-        let at = match self.find(headers) {
+        translate: impl FnOnce(&mut u64, Option<Stale>) -> (Trace, Option<Exact>),
+    ) -> Found<'_> {
+        let (at, is_met) = match self.find(headers) {
             Some((_, at)) if self.entries[at as usize].version == *version => {
                 self.hits += 1;
-                at
+                (at, true)
             }
             known => {
                 self.misses += 1;
                 let stale = known.and_then(|(kind, at)| self.take(kind, at, headers));
-                let trace = translate(version, stale);
-                self.insert(headers, trace)
+                let is_met = stale.is_some();
+                let (trace, exact) = translate(version, stale);
+                (self.insert(headers, trace, exact), is_met)
             }
         };
         let entry = &mut self.entries[at as usize];
+        // At the second packet, and once in each period of counting: floods of single packets offer nothing.
+        let is_offered = is_met && (!entry.was_met || entry.packets == 0);
+        entry.was_met |= is_met;
         if entry.packets == 0 {
             self.dirty.push(at);
         }
         entry.packets += 1;
         entry.bytes += bytes as u64;
-        (&entry.steps, entry.dropped)
+        let offer = entry.exact.as_deref().filter(|_| is_offered);
+        Found { steps: &entry.steps, dropped: entry.dropped, offer }
     }
 
     #[inline]
@@ -154,7 +176,7 @@ impl Cache {
         Some(Stale { trace: self.traces[at as usize].take()?, packets, bytes })
     }
 
-    fn insert(&mut self, headers: &Headers, mut trace: Trace) -> u32 {
+    fn insert(&mut self, headers: &Headers, mut trace: Trace, exact: Option<Exact>) -> u32 {
         let (outer, inner) = (Mask::of(&trace.consulted.outer), Mask::of(&trace.consulted.inner));
         let number = match self.kinds.iter().position(|kind| kind.outer == outer && kind.inner == inner) {
             Some(number) => number,
@@ -164,7 +186,15 @@ impl Cache {
             }
         };
         let steps = std::mem::take(&mut trace.steps).into_boxed_slice();
-        let entry = Entry { version: trace.version, packets: 0, bytes: 0, dropped: trace.dropped, steps };
+        let entry = Entry {
+            version: trace.version,
+            packets: 0,
+            bytes: 0,
+            dropped: trace.dropped,
+            was_met: false,
+            steps,
+            exact: exact.map(Box::new),
+        };
         let at = match self.free.pop() {
             Some(at) => {
                 (self.entries[at as usize], self.traces[at as usize]) = (entry, Some(trace));

@@ -11,8 +11,10 @@ use pktio::{Pool, Sent, VECTOR, Vector};
 use telemetry::DropReason;
 use telemetry::worker::Drops;
 
-use super::cache::{Cache, Stale};
+use super::cache::{Cache, Found, Stale};
 use crate::core::Switch;
+use crate::offload::Offer;
+use crate::pipeline::exact;
 use crate::pipeline::parse::{Headers, Layout};
 use crate::pipeline::rewrite::{self, Exit, Sink};
 use crate::pipeline::trace::Dropped;
@@ -46,6 +48,8 @@ pub struct SwitchGraph {
     outputs: Outputs,
     /// Copies, by number of the interface.
     copies: Vec<Vector>,
+    /// Translations of this vector's packets for the data path of tunnels.
+    offers: Vec<Offer>,
     /// All positions of a vector.
     all: [u16; VECTOR],
     counts: Arc<CacheCounts>,
@@ -67,6 +71,7 @@ impl SwitchGraph {
             outputs: Outputs::new(interfaces),
             all: std::array::from_fn(|at| at as u16),
             cache: Cache::default(),
+            offers: Vec::new(),
             version: 0,
             counted_ns: 0,
             home,
@@ -174,7 +179,7 @@ impl Sink for Exits<'_> {
 }
 
 /// The name under which a packet that went nowhere is counted.
-fn reason(dropped: Dropped) -> DropReason {
+pub(crate) fn reason(dropped: Dropped) -> DropReason {
     match dropped {
         Dropped::NoEntry => DropReason::NoFlowEntry,
         Dropped::NoOutput => DropReason::FlowEntryDrop,
@@ -211,9 +216,17 @@ impl Graph for SwitchGraph {
                 }
                 // From here on no packet is treated by older entries.
                 *version = pipeline.version();
-                pipeline.trace(&headers.outer, &headers.inner)
+                let trace = pipeline.trace(&headers.outer, &headers.inner);
+                let exact = switch
+                    .offload()
+                    .and_then(|_| exact::exact(&pipeline, &headers.outer, &headers.inner, &trace));
+                (trace, exact)
             };
-            let (steps, dropped) = self.cache.look_up(&headers, frame.len(), &mut self.version, translate);
+            let Found { steps, dropped, offer } =
+                self.cache.look_up(&headers, frame.len(), &mut self.version, translate);
+            if let Some(exact) = offer {
+                self.offers.push(Offer { outer: headers.outer, inner: headers.inner, exact: *exact });
+            }
             if let Some(dropped) = dropped {
                 self.drops.count(reason(dropped));
                 continue;
@@ -229,6 +242,10 @@ impl Graph for SwitchGraph {
         self.send_copies(ports);
         let (switch, drops) = (&*self.switch, &*self.drops);
         self.outputs.transmit(vector, ports, |interface, sent| count_sent(switch, drops, interface, sent));
+        // Behind the packets: those of a tunnel that leave by another path from now on do not overtake them.
+        if let Some(offload) = self.switch.offload().filter(|_| !self.offers.is_empty()) {
+            offload.offer(self.offers.drain(..));
+        }
     }
 
     fn turn(&mut self, now_ns: u64, ports: &mut Ports) -> Option<u64> {
@@ -246,6 +263,7 @@ impl Graph for SwitchGraph {
         self.drops.count_n(DropReason::WorkerFailed, lost);
         self.outputs.clear();
         self.copies.iter_mut().for_each(Vector::clear);
+        self.offers.clear();
         self.cache = Cache::default();
     }
 

@@ -26,6 +26,15 @@ pub struct Removed {
     pub reason: FlowRemovedReason,
 }
 
+/// What a commit has done.
+#[derive(Debug, Default)]
+pub struct Committed {
+    /// Entries that are gone for good.
+    pub removed: Vec<Removed>,
+    /// All entries that were added or taken out, also for others in their place.
+    pub touched: Vec<Arc<Flow>>,
+}
+
 /// A message of a bundle that failed; nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("message {at}: {code}")]
@@ -63,7 +72,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// The first one that fails.
-    pub fn commit(&mut self, changes: &[Change], now_ns: u64) -> Result<Vec<Removed>, Failed> {
+    pub fn commit(&mut self, changes: &[Change], now_ns: u64) -> Result<Committed, Failed> {
         let mut progress = Progress::default();
         for (at, change) in changes.iter().enumerate() {
             let result = match change {
@@ -78,7 +87,11 @@ impl Pipeline {
         if !progress.done.is_empty() {
             self.version += 1;
         }
-        Ok(progress.removed)
+        let flows = progress.done.into_iter().filter_map(|done| match done {
+            Done::FlowAdded(flow) | Done::FlowRemoved(flow) => Some(flow),
+            Done::GroupAdded(_) | Done::GroupRemoved(_) => None,
+        });
+        Ok(Committed { removed: progress.removed, touched: flows.collect() })
     }
 
     fn take_back(&mut self, progress: Progress) {

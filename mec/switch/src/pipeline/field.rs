@@ -32,7 +32,6 @@ struct Place {
 const fn place(field: Field) -> Option<Place> {
     let (word, shift) = match field {
         Field::InPort => (0, 32),
-        Field::PacketType => (0, 0),
         Field::Metadata => (1, 0),
         Field::TunnelId => (2, 0),
         Field::TunIpv4Src => (3, 32),
@@ -41,6 +40,7 @@ const fn place(field: Field) -> Option<Place> {
         Field::TunIpv6Dst => (6, 0),
         Field::TunGtpuFlags => (8, 56),
         Field::TunGtpuMsgtype => (8, 48),
+        Field::PacketType => (8, 0),
         Field::EthDst => (9, 0),
         Field::EthSrc => (10, 0),
         Field::EthType => (10, 48),
@@ -166,8 +166,9 @@ pub fn cover(mask: &mut Words, field: Field) {
 }
 
 /// Parts of a packet in the order in which a look-up consults them, as the first word behind each: port, metadata and
-/// tunnel; link layer; network layer; transport. A packet that differs early is not looked at further.
-const STAGES: [u8; 4] = [9, 11, 17, WORDS as u8];
+/// tunnel; GTP-U header and type of what is inside; link layer; network layer; transport. A packet that differs early is not
+/// looked at further: entries for an application of one user do not make the packets of other users depend on what is inside.
+const STAGES: [u8; 5] = [8, 9, 11, 17, WORDS as u8];
 
 /// Number of stages.
 pub const STAGE_COUNT: usize = STAGES.len();

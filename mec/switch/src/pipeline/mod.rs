@@ -15,7 +15,7 @@
 //! steps whatever the entries say.
 
 mod change;
-pub mod compile;
+pub mod exact;
 pub mod field;
 pub mod flow;
 pub mod parse;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use openflow::{FlowRemovedReason, GroupId, PortNo, TableId};
 
-pub use change::{Change, Failed, Removed};
+pub use change::{Change, Committed, Failed, Removed};
 use flow::{Flow, Group};
 use table::Table;
 
@@ -69,6 +69,15 @@ impl Ports {
     pub fn is_live(&self, port: PortNo) -> bool {
         self.gtp == Some(port.0) || self.live.get(&port.0) == Some(&true)
     }
+}
+
+/// What a change was about.
+#[derive(Debug)]
+pub enum Touched {
+    /// These entries were added or taken out. Groups may have changed as well.
+    Entries(Vec<Arc<Flow>>),
+    /// Anything.
+    All,
 }
 
 /// Tables, groups and ports.
