@@ -6,7 +6,9 @@ mod common;
 use common::*;
 use openflow::*;
 use packet::ethernet;
-use switch::pipeline::trace::Dropped;
+use switch::pipeline::field::{WORDS, Words, shape};
+use switch::pipeline::parse::Headers;
+use switch::pipeline::trace::{Dropped, Trace};
 use switch::pipeline::{Failed, Limits, Pipeline, Ports};
 
 const SECOND: u64 = 1_000_000_000;
@@ -36,7 +38,7 @@ fn without_an_entry_a_packet_is_dropped_and_the_miss_entry_has_priority_0() {
     install(&mut pipeline, [add(0, 0, [], Instructions::apply([Action::output(PortNo::CONTROLLER)]))]);
     let (left, trace) = send(&pipeline, 1, &frame(GW1_MAC));
     assert_eq!(left, [(None, frame(GW1_MAC))]);
-    let reason = |trace: &switch::pipeline::trace::Trace| match &trace.steps[0] {
+    let reason = |trace: &Trace| match &trace.steps[0] {
         switch::pipeline::trace::Step::Controller(to) => to.reason,
         step => panic!("{step:?}"),
     };
@@ -495,6 +497,50 @@ fn the_last_hop_is_told_to_the_controllers() {
     let (_, sent) = pass(&pipeline, 1, &frame(ENB_MAC));
     assert_eq!(sent[22], 60);
     check(&sent);
+}
+
+/// Each hop is one, wherever its action stands, and the last one is told to the controllers also behind others.
+#[test]
+fn each_of_many_hops_may_be_the_last() {
+    let mut pipeline = pipeline();
+    let ip = [Oxm::eth_type(0x0800)];
+    let hops = |number: usize| vec![Action::DecNwTtl; number];
+    let last = Instructions {
+        write_actions: Some(vec![Action::DecNwTtl, output(2)]),
+        ..Instructions::apply(hops(36))
+    };
+    install(&mut pipeline, [add(0, 1, ip, then(hops(64), 1)), add(1, 1, ip, last)]);
+    let mut known: Vec<(Words, Trace)> = Vec::new();
+    for ttl in 0..=255u8 {
+        let mut packet = frame(ENB_MAC);
+        packet[22] = ttl;
+        packet[24..26].fill(0);
+        let sum = packet::checksum::checksum(&packet[14..34]);
+        packet[24..26].copy_from_slice(&sum.to_be_bytes());
+        let (left, trace) = send(&pipeline, 1, &packet);
+        let [(port, sent)] = &left[..] else { panic!("{left:?}") };
+        check(sent);
+        match ttl {
+            0..=101 => assert_eq!((*port, sent[22]), (None, ttl.min(1)), "TTL {ttl}"),
+            _ => assert_eq!((*port, sent[22]), (Some(2), ttl - 101), "TTL {ttl}"),
+        }
+        // A translation holds for those that are equal in what it has consulted, and only for them.
+        let words = Headers::parse(&packet, 1).outer;
+        for (others, earlier) in &known {
+            let consulted = &earlier.consulted.outer;
+            let is_equal = (0..WORDS).all(|word| (words[word] ^ others[word]) & consulted[word] == 0);
+            assert!(!is_equal || earlier.steps == trace.steps, "TTL {ttl}");
+        }
+        known.push((words, trace));
+    }
+    // One hop is one bit, whatever the TTL.
+    install(&mut pipeline, [add(0, 1, ip, Instructions::apply([Action::DecNwTtl, output(2)]))]);
+    let consulted = |ttl: u8| {
+        let mut packet = frame(ENB_MAC);
+        packet[22] = ttl;
+        send(&pipeline, 1, &packet).1.consulted.outer[shape::WORD]
+    };
+    assert_eq!((consulted(64), consulted(255)), (0b10, 0b10));
 }
 
 #[test]

@@ -19,8 +19,28 @@ pub mod shape {
     pub const WORD: usize = 21;
     /// A GTP-U message that can be read.
     pub const GTPU: u64 = 1;
-    /// TTL or hop limit is used up by one more hop.
-    pub const LAST_HOP: u64 = 2;
+    /// Where TTL or hop limit lies: 1 at least, 0 where none can be read.
+    const TTL: u32 = 56;
+
+    /// The bits for TTL or hop limit. Bit n says that n hops use it up, so that an entry of one hop depends on one bit; there
+    /// are such bits for up to 55 hops.
+    #[inline(always)]
+    pub fn hops(ttl: u8) -> u64 {
+        let ttl = ttl.max(1);
+        let used_up = u64::MAX.checked_shl(ttl.into()).unwrap_or(0) & !(u64::MAX << TTL);
+        u64::from(ttl) << TTL | used_up
+    }
+
+    /// The bits that say whether so many hops use up TTL or hop limit.
+    pub fn asked(hops: u32) -> u64 {
+        if hops < TTL { 1 << hops } else { u64::MAX << TTL }
+    }
+
+    /// Whether so many hops use up TTL or hop limit.
+    pub fn is_last(word: u64, hops: u32) -> bool {
+        let ttl = word >> TTL;
+        ttl != 0 && ttl <= u64::from(hops)
+    }
 }
 
 /// Where a field lies: its word and how far it is shifted. Fields of 128 bits have that word and the next one.

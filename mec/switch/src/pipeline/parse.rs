@@ -182,9 +182,7 @@ fn of_v4(bytes: &[u8], words: &mut Words) -> Found {
     const { spot(Field::IpEcn) }.put(words, u64::from(packet.tos() & 3));
     const { spot(Field::Ipv4Src) }.put(words, u64::from(packet.source().to_bits()));
     const { spot(Field::Ipv4Dst) }.put(words, u64::from(packet.destination().to_bits()));
-    if packet.ttl() <= 1 {
-        words[shape::WORD] |= shape::LAST_HOP;
-    }
+    words[shape::WORD] |= shape::hops(packet.ttl());
     let readable = packet.fragment_offset() == 0;
     Some((4, packet.protocol(), readable.then(|| packet.header_len()), packet.bytes().len()))
 }
@@ -197,9 +195,7 @@ fn of_v6(bytes: &[u8], words: &mut Words) -> Found {
     const { spot(Field::Ipv6Flabel) }.put(words, u64::from(packet.flow_label()));
     const { spot(Field::Ipv6Src) }.put_long(words, packet.source().to_bits());
     const { spot(Field::Ipv6Dst) }.put_long(words, packet.destination().to_bits());
-    if packet.hop_limit() <= 1 {
-        words[shape::WORD] |= shape::LAST_HOP;
-    }
+    words[shape::WORD] |= shape::hops(packet.hop_limit());
     let whole = packet.bytes().len();
     let Ok(upper) = packet.upper() else { return Some((6, packet.next_header(), None, whole)) };
     let readable = upper.fragment.unwrap_or(0) == 0;

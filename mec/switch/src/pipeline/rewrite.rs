@@ -37,11 +37,7 @@ fn run(steps: &[Step], frame: &mut [u8], layout: &Layout, sink: &mut impl Sink, 
         at += 1;
         match step {
             Step::Set { layer, field, value } => set(frame, layout, *layer, *field, *value),
-            Step::DecTtl(layer) => {
-                if !dec_ttl(frame, layout, *layer) {
-                    return;
-                }
-            }
+            Step::DecTtl(layer) => dec_ttl(frame, layout, *layer),
             Step::Output(port) => sink.send(Exit::Port(*port), frame, is_original && at == steps.len()),
             Step::Controller(to) => sink.send(Exit::Controller(to), frame, is_original && at == steps.len()),
             Step::Branch(count) => {
@@ -240,8 +236,8 @@ fn mend_around(mut change: Change<'_>, layout: &Layout) {
     }
 }
 
-/// Counts TTL or hop limit down; `false` if that leaves none.
-fn dec_ttl(frame: &mut [u8], layout: &Layout, layer: Layer) -> bool {
+/// Counts TTL or hop limit down, of which the translation has seen that something is left.
+fn dec_ttl(frame: &mut [u8], layout: &Layout, layer: Layer) {
     let ip = match layer {
         Layer::Outer => layout.outer,
         Layer::Inner => layout.inner,
@@ -249,16 +245,12 @@ fn dec_ttl(frame: &mut [u8], layout: &Layout, layer: Layer) -> bool {
     let (at, shift) = match ip.version {
         4 => (usize::from(ip.at) + 8, 8),
         6 => (usize::from(ip.at) + 6, 0),
-        _ => return true,
+        _ => return,
     };
-    let ttl = frame[at + usize::from(shift == 0)];
-    if ttl <= 1 {
-        return false;
-    }
+    let left = frame[at + usize::from(shift == 0)].saturating_sub(1);
     let mut change = change(frame);
-    change.write_bits(at, u16::from(ttl - 1) << shift, 0xff << shift);
+    change.write_bits(at, u16::from(left) << shift, 0xff << shift);
     finish(change, layout, layer, &ip, Part::Header);
-    true
 }
 
 /// Writes a field of ARP (RFC 826), which has no checksum.

@@ -44,7 +44,7 @@ pub enum Step {
         /// Its value.
         value: u128,
     },
-    /// Counts TTL or hop limit down.
+    /// Counts TTL or hop limit down; that of a packet that has one is more than 1.
     DecTtl(Layer),
     /// Sends the frame as it is now to an interface.
     Output(u32),
@@ -167,6 +167,8 @@ struct Packet {
     layer: Layer,
     outer: Fields,
     inner: Fields,
+    /// How often TTL or hop limit of each layer has been counted down.
+    hops: [u32; 2],
     /// An entry gave the tunnel addresses that the frame cannot have.
     misaddressed: bool,
 }
@@ -174,7 +176,13 @@ struct Packet {
 impl Packet {
     fn new(outer: &Words, inner: &Words) -> Packet {
         let fields = |words: &Words| Fields { words: *words, fixed: [0; WORDS] };
-        Packet { layer: Layer::Outer, outer: fields(outer), inner: fields(inner), misaddressed: false }
+        Packet {
+            layer: Layer::Outer,
+            outer: fields(outer),
+            inner: fields(inner),
+            hops: [0; 2],
+            misaddressed: false,
+        }
     }
 
     fn fields(&self) -> &Fields {
@@ -423,14 +431,17 @@ impl<'p> Translation<'p> {
     }
 
     fn dec_ttl(&mut self, packet: &mut Packet, cause: Cause) -> Result<(), Stop> {
-        let mut bits = [0; WORDS];
-        field::cover(&mut bits, Field::EthType);
-        bits[shape::WORD] = shape::LAST_HOP;
-        self.consult(packet, &bits);
-        if ![ethernet::IPV4, ethernet::IPV6].contains(&ethertype(packet.words())) {
+        self.consult_fields(packet, &[Field::EthType]);
+        if !is_ip(packet.words()) {
             return Ok(());
         }
-        if packet.words()[shape::WORD] & shape::LAST_HOP != 0 {
+        let hops = &mut packet.hops[packet.layer as usize];
+        *hops += 1;
+        let hops = *hops;
+        let mut bits = [0; WORDS];
+        bits[shape::WORD] = shape::asked(hops);
+        self.consult(packet, &bits);
+        if shape::is_last(packet.words()[shape::WORD], hops) {
             self.punt(packet, MaxLen::NO_BUFFER, Cause { reason: PacketInReason::InvalidTtl, ..cause });
             self.drop(Dropped::LastHop);
             return Err(Stop);
