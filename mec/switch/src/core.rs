@@ -69,6 +69,9 @@ pub struct Counts {
     pub packet_in_limited: AtomicU64,
     /// Packets for a controller that takes them too slowly.
     pub packet_in_lost: AtomicU64,
+    /// Packets of controllers that send more than the workers take. The standard has no error for that: whether a packet-out
+    /// leaves the switch is not answered (§6.2). The port's counters have them as well.
+    pub packet_out_lost: AtomicU64,
     /// Messages that were refused with an error.
     pub refused: AtomicU64,
     /// Connections that ended because of the peer: no answer, no hello, a stream that cannot be read, a slow reader.
@@ -81,8 +84,8 @@ pub trait Workers: Send + Sync {
     /// in their counters.
     fn settle(&self);
 
-    /// Sends a frame by an interface.
-    fn send(&self, port: u32, frame: Vec<u8>);
+    /// Sends a frame by an interface; `false` if it is lost, as too many wait.
+    fn send(&self, port: u32, frame: &[u8]) -> bool;
 
     /// Its caches, for people: names and numbers.
     fn caches(&self) -> Vec<(&'static str, u64)>;
@@ -353,6 +356,13 @@ impl Switch {
         rewrite::execute(&trace.steps, &mut frame, &headers.layout, &mut out);
     }
 
+    fn lost_packet_out(&self, port: u32) {
+        self.counts.packet_out_lost.fetch_add(1, Ordering::Relaxed);
+        if let Some(port) = self.ports.iter().find(|own| own.number == port) {
+            port.counts.tx_dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Joins a controller.
     pub(crate) fn join(&self, peer: &Arc<Peer>) {
         lock(&self.peers).insert(peer.id, Arc::clone(peer));
@@ -459,7 +469,11 @@ struct Out<'s> {
 impl Sink for Out<'_> {
     fn send(&mut self, exit: Exit<'_>, frame: &mut [u8], _: bool) {
         match (exit, self.switch.workers.get()) {
-            (Exit::Port(port), Some(workers)) => workers.send(port, frame.to_vec()),
+            (Exit::Port(port), Some(workers)) => {
+                if !workers.send(port, frame) {
+                    self.switch.lost_packet_out(port);
+                }
+            }
             (Exit::Port(_), None) => {}
             (Exit::Controller(to), _) => self.switch.packet_in(to, frame, self.layout),
         }

@@ -268,13 +268,20 @@ pub fn status(switch: &Switch, host: &Host) -> Value {
             "tx_dropped": counts.tx_dropped.load(Relaxed),
         })
     });
+    let ports: Vec<_> = ports.collect();
     let tables = pipeline.tables().iter().enumerate().map(|(number, table)| {
         let (lookups, matches) = table.counts();
         json!({"table": number, "entries": table.len(), "masks": table.masks(), "lookups": lookups, "matches": matches})
     });
-    let mut flows: Vec<_> = pipeline.tables().iter().flat_map(|table| table.flows()).collect();
+    let tables: Vec<_> = tables.collect();
+    let entries_in_all: usize = pipeline.tables().iter().map(|table| table.len()).sum();
+    let (gtp_port, groups) = (pipeline.ports().gtp, pipeline.groups().len());
+    let all = pipeline.tables().iter().flat_map(|table| table.flows());
+    let mut flows: Vec<_> = all.take(MAX_SHOWN).cloned().collect();
+    // Packets and controllers go on while all is put into words.
+    drop(pipeline);
     flows.sort_by_key(|flow| (flow.table, std::cmp::Reverse(flow.priority), flow.since_ns));
-    let entries = flows.iter().take(MAX_SHOWN).map(|flow| {
+    let entries = flows.iter().map(|flow| {
         let (packets, bytes) = flow.counters.get();
         json!({
             "table": flow.table.0,
@@ -300,12 +307,12 @@ pub fn status(switch: &Switch, host: &Host) -> Value {
     json!({
         "datapath_id": format!("{:016x}", switch.identity().datapath_id),
         "description": switch.identity().description,
-        "gtp_port": pipeline.ports().gtp,
-        "ports": ports.collect::<Vec<_>>(),
-        "tables": tables.collect::<Vec<_>>(),
+        "gtp_port": gtp_port,
+        "ports": ports,
+        "tables": tables,
         "entries": entries.collect::<Vec<_>>(),
-        "entries_in_all": flows.len(),
-        "groups": pipeline.groups().len(),
+        "entries_in_all": entries_in_all,
+        "groups": groups,
         "controllers": controllers.collect::<Vec<_>>(),
         "xdp": switch.offload().map(|offload| offload.status()),
         "caches": caches.collect::<serde_json::Map<_, _>>(),
@@ -313,6 +320,7 @@ pub fn status(switch: &Switch, host: &Host) -> Value {
         "events": {
             "packet_in_limited": count(&switch.counts.packet_in_limited),
             "packet_in_lost": count(&switch.counts.packet_in_lost),
+            "packet_out_lost": count(&switch.counts.packet_out_lost),
             "refused": count(&switch.counts.refused),
             "misbehaved": count(&switch.counts.misbehaved),
         },

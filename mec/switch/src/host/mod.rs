@@ -16,6 +16,7 @@ use path::{Plan, Ports, Worker};
 use pktio::interface::WorkersConfig;
 use pktio::{Pool, Slab, VECTOR};
 use telemetry::worker::Drops;
+use tokio::sync::Semaphore;
 
 use crate::core::{Switch, Workers};
 use graph::{CacheCounts, SwitchGraph};
@@ -24,6 +25,10 @@ use graph::{CacheCounts, SwitchGraph};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Frames of a worker's own, for copies: a vector for each port, and one for what comes by sockets.
 const OWN_FRAMES: usize = 4;
+/// Octets of controllers' frames that may wait for the worker that sends them, which does so between two vectors.
+const UNDER_WAY: usize = 1 << 20;
+/// What a frame takes beside its octets, so that small ones do not come in endless numbers.
+const PER_FRAME: usize = 256;
 /// Longest frame: with the largest MTU of Ethernet devices here, and two tags.
 pub(crate) const LONGEST: usize = 9018;
 
@@ -46,6 +51,8 @@ pub struct PortSet {
 struct Reach {
     callers: Vec<Caller<SwitchGraph>>,
     counts: Vec<Arc<CacheCounts>>,
+    /// Room for octets of controllers' frames, of which each takes [`PER_FRAME`] more.
+    under_way: Arc<Semaphore>,
 }
 
 impl Workers for Reach {
@@ -56,10 +63,18 @@ impl Workers for Reach {
         }
     }
 
-    fn send(&self, port: u32, frame: Vec<u8>) {
-        if let Some(caller) = self.callers.first() {
-            let _ = caller.post(move |graph, _, ports| graph.send(port, &frame, ports));
-        }
+    fn send(&self, port: u32, frame: &[u8]) -> bool {
+        let Some(caller) = self.callers.first() else { return false };
+        let Ok(room) = Arc::clone(&self.under_way).try_acquire_many_owned((frame.len() + PER_FRAME) as u32)
+        else {
+            return false;
+        };
+        let frame = frame.to_vec();
+        let send = move |graph: &mut SwitchGraph, _, ports: &mut Ports| {
+            graph.send(port, &frame, ports);
+            drop(room);
+        };
+        caller.post(send).is_ok()
     }
 
     fn caches(&self) -> Vec<(&'static str, u64)> {
@@ -109,6 +124,7 @@ pub fn start(switch: &Arc<Switch>, sets: Vec<PortSet>, config: &WorkersConfig) -
         counts.push(cache);
         all_drops.push(drops);
     }
-    switch.set_workers(Box::new(Reach { callers, counts }));
+    let under_way = Arc::new(Semaphore::new(UNDER_WAY));
+    switch.set_workers(Box::new(Reach { callers, counts, under_way }));
     Ok(Host { _workers: workers, drops: all_drops })
 }
