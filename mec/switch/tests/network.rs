@@ -9,7 +9,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
 use common::*;
-use namespaces::network;
+use namespaces::{network, network_with};
 use net::link::Links;
 use openflow::{Action, Change, FlowMod, Instructions, MacAddr, Oxm, PortNo, TableId};
 use packet::ethernet;
@@ -132,6 +132,96 @@ fn a_thousand_users_move_at_once() {
         assert_eq!(gw2.receive(frames.len()), expected);
     }
     assert_eq!(gw1.receive(1).len(), 0);
+}
+
+/// Three workers with a queue of each link: every one treats packets of every user, all counts come together, and a change holds
+/// for all from the moment at which it is settled, and for each flow of packets from one of them on.
+#[test]
+fn several_workers_have_the_same_entries() {
+    const WORKERS: usize = 3;
+    const USERS: u32 = 40;
+    let Some(network) = network_with(&serde_json::json!({"workers": {"count": WORKERS}})) else { return };
+    network.install(table_one());
+    let [mut enb, mut gw1, mut gw2] = [0, 1, 2].map(|peer| network.link(peer));
+    // Which user, by which queue, and the how manieth.
+    let frame = |user: u32, queue: u8, number: u16| {
+        let [high, low] = number.to_be_bytes();
+        let packet = udp((UE1.into(), 40_000), (SERVER.into(), 53), &[queue, high, low]);
+        uplink(GW1, &gpdu_5g(user, &packet))
+    };
+    let parts = |frame: &[u8]| {
+        let user = u32::from_be_bytes(frame[46..50].try_into().unwrap());
+        let [.., queue, high, low] = *frame else { panic!() };
+        ((user, queue), u16::from_be_bytes([high, low]))
+    };
+    let send = |enb: &mut Link, number: u16| {
+        for queue in 0..WORKERS {
+            let frames: Vec<_> = (0..USERS).map(|user| frame(user, queue as u8, number)).collect();
+            enb.send_by(queue, &frames);
+        }
+    };
+    let each = USERS as usize * WORKERS;
+    for number in 0..10 {
+        send(&mut enb, number);
+        assert_eq!(gw1.receive(each).len(), each);
+    }
+    assert_eq!(network.counts(1), [(0, 10 * each as u64)]);
+    let status = network.service().status();
+    let translations = status["caches"]["translations"].as_u64().unwrap();
+    // Without an entry of their own all users have one translation, which each worker has made for itself.
+    assert!((3..=9).contains(&translations), "{}", status["caches"]);
+    assert_eq!(status["ports"][0]["rx_dropped"], 0);
+    let moves: Vec<_> = (0..USERS).map(|user| Change::FlowMod(divert(user))).collect();
+    let switch = Arc::clone(network.service().switch());
+    let mut moved = None;
+    let (mut old, mut new) = (Vec::new(), Vec::new());
+    for number in 10..60 {
+        send(&mut enb, number);
+        if number == 30 {
+            // While packets are on their way.
+            let (switch, moves) = (Arc::clone(&switch), moves.clone());
+            moved = Some(std::thread::spawn(move || {
+                switch.commit(&moves).unwrap();
+                switch.settle();
+            }));
+        }
+        if number == 45 {
+            moved.take().unwrap().join().unwrap();
+        }
+        old.extend(gw1.waiting());
+        new.extend(gw2.waiting());
+    }
+    for _ in 0..2000 {
+        if old.len() + new.len() >= 50 * each {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+        old.extend(gw1.waiting());
+        new.extend(gw2.waiting());
+    }
+    assert_eq!(old.len() + new.len(), 50 * each, "none is lost");
+    let mut last_old = std::collections::BTreeMap::new();
+    for (flow, number) in old.iter().map(|frame| parts(frame)) {
+        assert!(last_old.insert(flow, number).is_none_or(|before| before < number), "{flow:?} out of order");
+        assert!(number <= 45, "settled before {number}");
+    }
+    for frame in &new {
+        let (flow, number) = parts(frame);
+        assert!(
+            last_old.get(&flow).is_none_or(|last| *last < number),
+            "{flow:?}: the old way after the new one"
+        );
+        check(frame);
+    }
+    assert_eq!(last_old.len(), each, "each worker has sent each user both ways");
+    let counts = network.counts(1);
+    let moved: u64 = counts.iter().filter(|(priority, _)| *priority == 100).map(|(_, count)| count).sum();
+    assert_eq!((counts.len(), moved), (USERS as usize + 1, new.len() as u64));
+    let translations = network.service().status()["caches"]["translations"].as_u64().unwrap();
+    assert!(
+        translations >= each as u64,
+        "{translations}: users have entries, and each worker its own translations"
+    );
 }
 
 /// The host has its port, and a link that goes down is noticed.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
 #![allow(clippy::disallowed_methods, reason = "the tests wait for the kernel")]
 
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use crate::common::*;
 
 /// Base station, first and second anchor, and the switch between them.
 pub struct Network {
+    workers: u64,
     pub peers: [NetNs; 3],
     // The service ends before its runtime.
     pub service: Option<Service>,
@@ -40,7 +42,7 @@ pub fn network() -> Option<Network> {
     network_with(&serde_json::json!({}))
 }
 
-/// With these keys in the switch's configuration.
+/// With these keys in the switch's configuration. Links have as many queues as there are workers.
 pub fn network_with(more: &serde_json::Value) -> Option<Network> {
     let ours = match NetNs::new() {
         Ok(ours) => ours,
@@ -50,6 +52,7 @@ pub fn network_with(more: &serde_json::Value) -> Option<Network> {
             return None;
         }
     };
+    let workers = more["workers"]["count"].as_u64().unwrap_or(1);
     let peers = [(); 3].map(|()| NetNs::new().unwrap());
     let runtime = ours.runtime(2).unwrap();
     let addresses = [(ENB, ENB_MAC), (GW1, GW1_MAC), (GW2, GW2_MAC)];
@@ -57,7 +60,12 @@ pub fn network_with(more: &serde_json::Value) -> Option<Network> {
         let links = Links::in_ns(&ours).unwrap();
         for (number, peer) in peers.iter().enumerate() {
             let name = format!("port{}", number + 1);
-            links.add_veth(&name, "eth0", peer).await.unwrap();
+            let queues = format!("numrxqueues {workers} numtxqueues {workers}");
+            let arguments = format!("link add {name} {queues} type veth peer name far {queues}");
+            let ip = || Command::new("ip").args(arguments.split(' ')).status().unwrap();
+            assert!(ours.enter(ip).unwrap().success(), "ip {arguments}");
+            links.move_to("far", peer).await.unwrap();
+            Links::in_ns(peer).unwrap().rename("far", "eth0").await.unwrap();
             links.up(&name).await.unwrap();
             let far = Links::in_ns(peer).unwrap();
             far.add_address("eth0", format!("{}/24", addresses[number].0).parse().unwrap()).await.unwrap();
@@ -80,7 +88,7 @@ pub fn network_with(more: &serde_json::Value) -> Option<Network> {
     let config: Config = serde_json::from_value(config).unwrap();
     let handle = runtime.handle().clone();
     let service = ours.enter(|| handle.block_on(Service::start(&config)).unwrap()).unwrap();
-    Some(Network { peers, service: Some(service), runtime, ours })
+    Some(Network { workers, peers, service: Some(service), runtime, ours })
 }
 
 impl Network {
@@ -98,13 +106,16 @@ impl Network {
     pub fn link(&self, peer: usize) -> Link {
         let open = || {
             let interface = Interface::open("eth0", None, &[Select::Everything]).unwrap();
-            let mut memory = Memory::with_more(1, 256, [interface.device()]).unwrap();
-            let port = AfXdpPort::open(&interface, [0], &mut memory, Options::default()).unwrap();
-            (interface, port, memory)
+            let sockets = self.workers as usize;
+            let mut memory = Memory::with_more(sockets, 256 * sockets, [interface.device()]).unwrap();
+            let ports = (0..self.workers as u32)
+                .map(|queue| AfXdpPort::open(&interface, [queue], &mut memory, Options::default()).unwrap())
+                .collect();
+            (interface, ports, memory)
         };
-        let (interface, port, memory) = self.peers[peer].enter(open).unwrap();
-        let vector = Vector::of(&port.pool().unwrap());
-        Link { port, vector, _interface: interface, _memory: memory }
+        let (interface, ports, memory): (_, Vec<AfXdpPort>, _) = self.peers[peer].enter(open).unwrap();
+        let vector = Vector::of(&ports[0].pool().unwrap());
+        Link { ports, vector, _interface: interface, _memory: memory }
     }
 
     /// Packets that took the entries of a table.
@@ -120,7 +131,8 @@ impl Network {
 
 /// A far end.
 pub struct Link {
-    port: AfXdpPort,
+    /// By queue.
+    ports: Vec<AfXdpPort>,
     vector: Vector,
     _interface: Arc<Interface>,
     _memory: Memory,
@@ -128,14 +140,18 @@ pub struct Link {
 
 impl Link {
     pub fn send(&mut self, frames: &[Vec<u8>]) {
+        self.send_by(0, frames);
+    }
+
+    pub fn send_by(&mut self, queue: usize, frames: &[Vec<u8>]) {
         for frames in frames.chunks(32) {
             self.vector.clear();
             for frame in frames {
                 assert!(self.vector.push(frame, NO_PEER));
             }
             let all: Vec<u16> = (0..frames.len() as u16).collect();
-            assert_eq!(self.port.transmit(&mut self.vector, &all).packets, frames.len());
-            let _ = self.port.receive(&mut self.vector);
+            assert_eq!(self.ports[queue].transmit(&mut self.vector, &all).packets, frames.len());
+            let _ = self.ports[queue].receive(&mut self.vector);
         }
     }
 
@@ -143,14 +159,23 @@ impl Link {
     pub fn receive(&mut self, count: usize) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         for _ in 0..2000 {
-            self.port.receive(&mut self.vector).unwrap();
-            // What the kernel of the far end says by itself is not ours.
-            let ours = self.vector.frames().iter().map(|frame| frame.packet().to_vec());
-            frames.extend(ours.filter(|frame| frame.len() > 34 && frame[12..14] == [8, 0]));
+            frames.extend(self.waiting());
             if frames.len() >= count {
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
+        }
+        frames
+    }
+
+    /// Frames that have come.
+    pub fn waiting(&mut self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        for port in &mut self.ports {
+            port.receive(&mut self.vector).unwrap();
+            // What the kernel of the far end says by itself is not ours.
+            let ours = self.vector.frames().iter().map(|frame| frame.packet().to_vec());
+            frames.extend(ours.filter(|frame| frame.len() > 34 && frame[12..14] == [8, 0]));
         }
         frames
     }
