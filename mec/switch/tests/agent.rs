@@ -275,11 +275,11 @@ fn what_cannot_be_served_has_its_error() {
     let mut of_table = FlowStatsRequest::all(TableId(9));
     assert_eq!(error(Request::Flow(of_table.clone()).into()), Code::OFPBRC_BAD_TABLE_ID);
     of_table.table_id = TableId::ALL;
-    let more = Multipart { more: true, body: Request::Flow(of_table) };
-    assert_eq!(error(more.into()), Code::OFPBRC_MULTIPART_BUFFER_OVERFLOW);
     assert_eq!(error(Request::PortStats(multipart::Of(PortNo(9))).into()), Code::OFPBRC_BAD_PORT);
     assert_eq!(error(Request::GroupStats(multipart::Of(GroupId(9))).into()), Code::OFPGMFC_UNKNOWN_GROUP);
     assert_eq!(error(Message::BarrierReply(())), Code::OFPBRC_BAD_TYPE);
+    let more = Multipart { more: true, body: Request::Flow(of_table) };
+    assert_eq!(error(more.into()), Code::OFPBRC_BAD_MULTIPART, "this request is no list");
     assert!(running.switch.counts.refused.load(Relaxed) >= 10);
 }
 
@@ -328,6 +328,19 @@ fn bundles() {
     octets[24 + 25] = 0xff;
     controller.stream.write_all(&octets).unwrap();
     assert!(matches!(reply(&mut controller, 17), Err((17, _))));
+    controller.send(18, control(Kind::CommitRequest));
+    assert_eq!(reply(&mut controller, 18), Err((18, Code::OFPBFC_MSG_FAILED)));
+    // The first one opens the bundle that it cannot be in, whether it can be decoded or not.
+    controller.stream.write_all(&octets).unwrap();
+    assert!(matches!(reply(&mut controller, 17), Err((17, _))));
+    controller.send(19, in_bundle(add(0, 1, [], Instructions::default())));
+    controller.send(18, control(Kind::CommitRequest));
+    assert_eq!(reply(&mut controller, 18), Err((18, Code::OFPBFC_MSG_FAILED)));
+    assert_eq!(controller.role(Role::Slave, 1), Ok(Role::Slave));
+    controller.send(19, in_bundle(add(0, 1, [], Instructions::default())));
+    assert_eq!(reply(&mut controller, 19), Err((19, Code::OFPBRC_IS_SLAVE)));
+    assert_eq!(controller.role(Role::Equal, 1), Ok(Role::Equal));
+    controller.send(19, in_bundle(add(0, 2, [], Instructions::default())));
     controller.send(18, control(Kind::CommitRequest));
     assert_eq!(reply(&mut controller, 18), Err((18, Code::OFPBFC_MSG_FAILED)));
     assert!(running.switch.pipeline().tables()[0].is_empty());
@@ -474,4 +487,239 @@ fn a_slow_reader_is_not_read_from() {
         assert_eq!(flows, 5000);
     }
     other.barrier();
+}
+
+/// A session without sockets that has said hello.
+fn connected(switch: &Arc<Switch>) -> Session {
+    let peer = Arc::new(Peer::new(1, "127.0.0.1:1".parse().unwrap()));
+    let mut session = Session::new(Arc::clone(switch), peer, 0);
+    session.receive(&Message::from(Hello::OURS).encode(1).unwrap(), 0).unwrap();
+    session.output.clear();
+    session
+}
+
+fn ask(session: &mut Session, xid: u32, message: impl Into<Message>) {
+    session.receive(&message.into().encode(xid).unwrap(), 0).unwrap();
+}
+
+/// What waits to be sent.
+fn taken(session: &mut Session) -> Vec<(u32, Message)> {
+    let (mut framer, mut messages) = (Framer::default(), Vec::new());
+    framer.push(&std::mem::take(&mut session.output));
+    while let Some(message) = framer.next_message().unwrap() {
+        messages.push(Message::decode(message).unwrap());
+    }
+    assert_eq!(framer.pending(), 0);
+    messages
+}
+
+/// All that the session says until it has nothing more to do, read as fast as it is said.
+fn all_taken(session: &mut Session) -> Vec<(u32, Message)> {
+    let mut messages = Vec::new();
+    loop {
+        session.proceed(0).unwrap();
+        let more = taken(session);
+        if more.is_empty() && !session.is_behind() {
+            return messages;
+        }
+        messages.extend(more);
+    }
+}
+
+fn user_of(flow: &FlowStats) -> u64 {
+    flow.matching.tunnel_id().unwrap()
+}
+
+/// Entries change while they are told: those that stay are told once, and the end comes whatever is installed. What the
+/// controller does not take is not made.
+#[test]
+fn a_long_answer_is_made_as_it_is_taken() {
+    const USERS: u32 = 20_000;
+    let switch = new_switch();
+    let changed = |changes: Vec<FlowMod>| {
+        switch.commit(&changes.into_iter().map(Change::FlowMod).collect::<Vec<_>>()).unwrap();
+    };
+    changed((0..USERS).map(divert).collect());
+    let mut session = connected(&switch);
+    ask(&mut session, 7, Request::Flow(FlowStatsRequest::all(TableId::ALL)));
+    ask(&mut session, 8, Message::BarrierRequest(()));
+    assert!(session.output.len() < (1 << 20) + 65_536, "{}", session.output.len());
+    let mut told = Vec::new();
+    let mut tell = |messages: Vec<(u32, Message)>| {
+        let mut is_over = false;
+        for (xid, message) in messages {
+            match message {
+                Message::MultipartReply(Multipart { more, body: Reply::Flow(flows) }) => {
+                    assert!(!is_over && xid == 7);
+                    told.extend(flows);
+                    is_over = !more;
+                }
+                Message::BarrierReply(()) => assert!(is_over && xid == 8, "answers come in their order"),
+                message => panic!("{message:?}"),
+            }
+        }
+        told.len()
+    };
+    let before = tell(taken(&mut session));
+    assert!((1000..15_000).contains(&before), "{before}");
+    // What was told already, what was not: changed, replaced, removed, new.
+    let instructions = Instructions::apply([output(3)]);
+    let one = |user: u32| FlowMod { instructions: instructions.clone(), ..divert(user) };
+    changed(vec![
+        FlowMod { command: FlowModCommand::ModifyStrict, ..one(1) },
+        one(2),
+        FlowMod { command: FlowModCommand::ModifyStrict, ..one(19_001) },
+        one(19_002),
+        FlowMod::delete(TableId(1), divert(3).matching),
+        FlowMod::delete(TableId(1), divert(19_003).matching),
+        divert(USERS),
+        FlowMod { table_id: TableId(7), ..divert(0) },
+    ]);
+    assert_eq!(tell(all_taken(&mut session)), USERS as usize - 1);
+    let mut users: Vec<u64> = told.iter().map(user_of).collect();
+    users.sort_unstable();
+    let expected: Vec<u64> = (0..u64::from(USERS)).filter(|user| *user != 19_003).collect();
+    assert!(users == expected, "each once, also the one that was told before it went");
+    for flow in told.iter().filter(|flow| [19_001, 19_002].contains(&user_of(flow))) {
+        assert_eq!(flow.instructions, instructions, "as it is when its part is made");
+    }
+}
+
+/// Nobody waits for one who looks for an entry among many.
+#[test]
+fn a_long_search_lets_others_have_their_turn() {
+    let switch = new_switch();
+    let changes: Vec<_> = (0..70_000).map(divert).map(Change::FlowMod).collect();
+    switch.commit(&changes).unwrap();
+    let mut session = connected(&switch);
+    let none = FlowStatsRequest { cookie: 1, cookie_mask: 1, ..FlowStatsRequest::all(TableId::ALL) };
+    ask(&mut session, 1, Request::Flow(none.clone()));
+    assert!(session.is_behind() && session.output.is_empty());
+    let empty = Multipart { more: false, body: Reply::Flow(Vec::new()) };
+    assert_eq!(all_taken(&mut session), [(1, empty.into())]);
+    ask(&mut session, 2, Request::Aggregate(FlowStatsRequest::all(TableId(1))));
+    assert!(session.is_behind() && session.output.is_empty());
+    let sum = AggregateStats { packet_count: 0, byte_count: 0, flow_count: 70_000 };
+    assert_eq!(all_taken(&mut session), [(2, Multipart { more: false, body: Reply::Aggregate(sum) }.into())]);
+    // The driver goes on by itself.
+    let running = start(&[]);
+    running.switch.commit(&changes).unwrap();
+    let mut controller = Controller::connect(&running);
+    controller.send(3, Request::Aggregate(none));
+    let (3, Message::MultipartReply(Multipart { more: false, .. })) = controller.receive() else { panic!() };
+    controller.barrier();
+}
+
+/// Groups with all that they may have fill many messages; every group is told.
+#[test]
+fn groups_and_tables_are_told_in_parts() {
+    let switch = new_switch();
+    let buckets = vec![Bucket::new(vec![set(Oxm::eth_dst(MacAddr(GW1_MAC))); 16]); 64];
+    let group = |group_id, buckets| {
+        let (command, group_type) = (GroupModCommand::Add, GroupType::All);
+        Change::GroupMod(GroupMod { command, group_type, group_id, buckets })
+    };
+    let ids = |at: u32| if at == 99 { GroupId::MAX } else { GroupId(at * 3) };
+    let mut changes: Vec<_> = (0..100).map(|at| group(ids(at), buckets.clone())).collect();
+    let uses = |id| Action::Group(GroupId(id));
+    changes.push(group(GroupId(1), vec![Bucket::new([uses(0)]), Bucket::new([uses(0)])]));
+    changes.push(Change::FlowMod(add(0, 1, [], Instructions::apply([uses(0), uses(0), uses(3)]))));
+    switch.commit(&changes).unwrap();
+    let mut session = connected(&switch);
+    let mut answer = |request: Request| {
+        ask(&mut session, 5, request);
+        let mut joiner = Joiner::new(Limits::REPLIES);
+        let mut parts = 0;
+        let mut whole = None;
+        for (xid, message) in all_taken(&mut session) {
+            let Message::MultipartReply(part) = message else { panic!("{message:?}") };
+            assert!(whole.is_none());
+            parts += 1;
+            whole = joiner.push(xid, part, 0).unwrap();
+        }
+        (parts, whole.expect("it ends"))
+    };
+    let all: Vec<_> = (0..100)
+        .map(ids)
+        .chain([GroupId(1)])
+        .collect::<std::collections::BTreeSet<_>>()
+        .into_iter()
+        .collect();
+    let (parts, Reply::GroupDesc(groups)) = answer(Request::GroupDesc(())) else { panic!() };
+    assert_eq!(groups.iter().map(|group| group.group_id).collect::<Vec<_>>(), all);
+    assert!(parts > 20 && groups[0].buckets == buckets, "{parts}");
+    let (_, Reply::GroupStats(stats)) = answer(Request::GroupStats(multipart::Of(GroupId::ALL))) else {
+        panic!()
+    };
+    assert_eq!(stats.iter().map(|stats| stats.group_id).collect::<Vec<_>>(), all);
+    // Who uses a group counts once.
+    assert_eq!(stats[..4].iter().map(|stats| stats.ref_count).collect::<Vec<_>>(), [2, 0, 1, 0]);
+    let (1, Reply::GroupStats(stats)) = answer(Request::GroupStats(multipart::Of(GroupId(3)))) else {
+        panic!()
+    };
+    assert_eq!((stats.len(), stats[0].group_id), (1, GroupId(3)));
+    let (_, Reply::TableFeatures(tables)) = answer(Request::TableFeatures(Vec::new())) else { panic!() };
+    assert_eq!(tables.iter().map(|table| table.table_id.0).collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
+    switch.commit(&[Change::FlowMod(FlowMod::delete(TableId(0), Match::default()))]).unwrap();
+    assert_eq!([0, 3].map(|id| switch.pipeline().users(GroupId(id))), [1, 0]);
+}
+
+/// A group whose description would not fit into a message, nor any packet through it.
+#[test]
+fn groups_of_too_many_actions_are_refused() {
+    let switch = new_switch();
+    let buckets = vec![Bucket::new(vec![output(1); 17]); 64];
+    let group_mod =
+        GroupMod { command: GroupModCommand::Add, group_type: GroupType::All, group_id: GroupId(1), buckets };
+    let failed = switch.commit(&[Change::GroupMod(group_mod)]).unwrap_err();
+    assert_eq!(failed.code, Code::OFPBAC_TOO_MANY);
+}
+
+/// Requests come in parts, too.
+#[test]
+fn requests_in_parts_are_joined() {
+    let switch = new_switch();
+    let mut session = connected(&switch);
+    let table = |name: &str| TableFeatures {
+        table_id: TableId(0),
+        name: Text::new(name),
+        metadata_match: 0,
+        metadata_write: 0,
+        config: TableConfig::default(),
+        max_entries: 0,
+        properties: Vec::new(),
+    };
+    let part =
+        |more, tables: usize| Multipart { more, body: Request::TableFeatures(vec![table(""); tables]) };
+    let errors = |session: &mut Session| {
+        let messages = all_taken(session).into_iter();
+        let errors = messages.map(|(xid, message)| match message {
+            Message::Error(error) => (xid, error.code),
+            message => panic!("{message:?}"),
+        });
+        errors.collect::<Vec<_>>()
+    };
+    // One request has one answer, behind its last part, whatever comes between them.
+    ask(&mut session, 1, part(true, 1));
+    ask(&mut session, 2, part(true, 0));
+    ask(&mut session, 1, part(true, 1));
+    assert_eq!(errors(&mut session), []);
+    ask(&mut session, 1, part(false, 0));
+    assert_eq!(errors(&mut session), [(1, Code::OFPTFFC_EPERM)]);
+    // Of empty parts it is a question.
+    ask(&mut session, 2, part(false, 0));
+    assert!(matches!(all_taken(&mut session)[..], [(2, Message::MultipartReply(_))]));
+    // What is kept of requests without end is bounded: one is refused, and what follows of it is not answered.
+    for _ in 0..20 {
+        ask(&mut session, 3, part(true, 1000));
+    }
+    assert_eq!(errors(&mut session), [(3, Code::OFPBRC_MULTIPART_BUFFER_OVERFLOW)]);
+    ask(&mut session, 3, part(false, 0));
+    assert_eq!(errors(&mut session), []);
+    // Who goes on like this is disconnected.
+    let ended = (4..20).find_map(|xid| {
+        let message = Message::from(part(true, 1)).encode(xid).unwrap();
+        session.receive(&message, 0).err()
+    });
+    assert_eq!(ended, Some(Ended::Parts(JoinError::OutOfStep)));
 }

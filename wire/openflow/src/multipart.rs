@@ -181,6 +181,22 @@ impl Reply {
         }
         parts(cut!(Flow Table PortStats GroupStats GroupDesc TableFeatures PortDesc))
     }
+
+    /// Shortens a list to what fits into one message, for a sender that makes one part after the other; how many items are left.
+    pub fn shorten(&mut self) -> usize {
+        macro_rules! shorten {
+            ($($name:ident)*) => {
+                match self {
+                    $(Reply::$name(list) => {
+                        list.truncate(fitting(list));
+                        list.len()
+                    })*
+                    _ => 1,
+                }
+            };
+        }
+        shorten!(Flow Table PortStats GroupStats GroupDesc TableFeatures PortDesc)
+    }
 }
 
 /// Bodies as parts of one request or reply.
@@ -189,20 +205,28 @@ fn parts<T>(bodies: Vec<T>) -> Vec<Multipart<T>> {
     bodies.into_iter().enumerate().map(|(at, body)| Multipart { more: at < last, body }).collect()
 }
 
-/// The list in runs that fit into one message each; an empty list is one run. An item that alone is too long has a run of its own,
-/// which cannot be encoded.
+/// The list in runs that fit into one message each; an empty list is one run.
 fn cut<T: Wire>(list: Vec<T>) -> Vec<Vec<T>> {
-    let (mut runs, mut run, mut octets, mut item_octets) = (Vec::new(), Vec::new(), BODY, Vec::new());
-    for item in list {
-        item_octets.clear();
-        item.write(&mut item_octets);
-        if octets + item_octets.len() > MAX_MESSAGE && !run.is_empty() {
-            runs.push(std::mem::take(&mut run));
-            octets = BODY;
+    let (mut runs, mut rest) = (Vec::new(), list.into_iter());
+    loop {
+        let count = fitting(rest.as_slice());
+        runs.push(rest.by_ref().take(count).collect());
+        if rest.len() == 0 {
+            return runs;
         }
-        octets += item_octets.len();
-        run.push(item);
     }
-    runs.push(run);
-    runs
+}
+
+/// How many of the first items fit into one message. One that alone is too long counts, and cannot be encoded.
+fn fitting<T: Wire>(items: &[T]) -> usize {
+    let mut octets = vec![0; BODY];
+    let mut count = 0;
+    for item in items {
+        item.write(&mut octets);
+        if octets.len() > MAX_MESSAGE && count > 0 {
+            break;
+        }
+        count += 1;
+    }
+    count
 }

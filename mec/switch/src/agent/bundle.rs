@@ -23,7 +23,7 @@ const BUNDLE_ADD: u32 = 2301;
 struct Bundle {
     flags: BundleFlags,
     closed: bool,
-    /// A message for it was refused, so it is never committed.
+    /// A message for it was refused, so it is never committed, and nothing is kept for it.
     broken: bool,
     changes: Vec<Change>,
     /// For each change its transaction and the beginning of its message, for an error.
@@ -97,12 +97,7 @@ impl Bundles {
         if self.0.len() >= MAX_BUNDLES {
             return Err(Code::OFPBFC_OUT_OF_BUNDLES);
         }
-        let flags = control.flags;
-        let (changes, origins) = (Vec::new(), Vec::new());
-        self.0.insert(
-            control.bundle_id,
-            Bundle { flags, closed: false, broken: false, changes, origins, octets: 0 },
-        );
+        self.0.insert(control.bundle_id, Bundle::new(control.flags, false));
         Ok(())
     }
 
@@ -111,10 +106,16 @@ impl Bundles {
         if bundle.flags != flags { Err(Code::OFPBFC_BAD_FLAGS) } else { Ok(bundle) }
     }
 
-    /// Notes that this message was refused: if it was for a bundle, that would be committed without it.
+    /// Notes that this message was refused: if it was for a bundle, that would be committed without it. The first one for a
+    /// bundle opens it all the same, so that those that follow are not taken for all of it.
     pub fn spoil(&mut self, octets: &[u8]) {
-        if let Some(bundle) = bundle_of(octets).and_then(|id| self.0.get_mut(&id)) {
-            bundle.broken = true;
+        let Some((bundle_id, flags)) = bundle_of(octets) else { return };
+        if !self.0.contains_key(&bundle_id) {
+            // Without room for it every later message is refused, too.
+            let _ = self.open(&BundleControl { bundle_id, kind: BundleControlType::OpenRequest, flags });
+        }
+        if let Some(bundle) = self.0.get_mut(&bundle_id) {
+            *bundle = Bundle { broken: true, ..Bundle::new(bundle.flags, bundle.closed) };
         }
     }
 
@@ -137,6 +138,9 @@ impl Bundles {
         if bundle.closed {
             return Err(Code::OFPBFC_BUNDLE_CLOSED);
         }
+        if bundle.broken {
+            return Ok(());
+        }
         bundle.octets += octets.len();
         bundle.changes.push(add.change);
         bundle.origins.push((xid, octets[..octets.len().min(openflow::ERROR_DATA)].into()));
@@ -144,16 +148,21 @@ impl Bundles {
     }
 }
 
-/// The bundle that a message is for, as far as that can be said of one that cannot be decoded.
-fn bundle_of(octets: &[u8]) -> Option<u32> {
+/// The bundle that a message is for and the flags that it says, as far as that is known of one that cannot be decoded.
+fn bundle_of(octets: &[u8]) -> Option<(u32, BundleFlags)> {
     let word = |at: usize| Some(u32::from_be_bytes(octets.get(at..at + 4)?.try_into().ok()?));
     let is_add = octets.get(1) == Some(&EXPERIMENTER)
         && word(8) == Some(openflow::EXPERIMENTER_ONF)
         && word(12) == Some(BUNDLE_ADD);
-    word(16).filter(|_| is_add)
+    let flags = BundleFlags(word(20)? as u16);
+    word(16).filter(|_| is_add).map(|id| (id, flags))
 }
 
 impl Bundle {
+    fn new(flags: BundleFlags, closed: bool) -> Bundle {
+        Bundle { flags, closed, broken: false, changes: Vec::new(), origins: Vec::new(), octets: 0 }
+    }
+
     fn commit(mut self, switch: &Switch) -> Result<(), Refused> {
         switch.commit(&self.changes).map_err(|failed| {
             let (xid, octets) = self.origins.swap_remove(failed.at);

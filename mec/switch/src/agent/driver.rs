@@ -151,7 +151,8 @@ async fn exchange(
         if session.is_up() && session.output.len() < MAX_OUTPUT {
             peer.take_events(&mut session.output);
         }
-        let is_read = session.output.len() < MAX_OUTPUT;
+        let is_behind = session.is_behind();
+        let is_read = !is_behind && session.output.len() < MAX_OUTPUT;
         if !is_read {
             session.excuse(now_ns());
         }
@@ -174,6 +175,7 @@ async fn exchange(
                 }
             },
             () = peer.waiting.notified() => Ok(()),
+            () = tokio::task::yield_now(), if is_behind && !waits => Ok(()),
             () = sleep(due), if is_read => session.tick(now_ns()),
             () = stalled.as_mut(), if waits => return Err("it reads nothing".to_owned()),
         };

@@ -1,5 +1,7 @@
 //! What controllers can ask for (OpenFlow 1.3.5 §7.3.5).
 
+use std::sync::Arc;
+
 use net::time::now_ns;
 use openflow::multipart::Of;
 use openflow::{
@@ -13,79 +15,214 @@ use openflow::oxm::OxmId;
 use crate::core::{Switch, duration};
 use crate::pipeline::Pipeline;
 use crate::pipeline::field::{self, Pattern};
-use crate::pipeline::flow::Flow;
+use crate::pipeline::flow::{Flow, Group};
+use crate::pipeline::table::Table;
 
 /// Types of instructions that entries can have (§7.2.4): goto, metadata, write-, apply- and clear-actions.
 const INSTRUCTIONS: [u16; 5] = [1, 2, 3, 4, 5];
 /// Types of actions (§7.2.5): output, group, TTL, set-field.
 const ACTIONS: [u16; 4] = [0, 22, 24, 25];
 
-/// The answer.
-pub fn answer(switch: &Switch, request: Multipart<Request>) -> Result<Reply, Code> {
-    if request.more {
-        return Err(Code::OFPBRC_MULTIPART_BUFFER_OVERFLOW);
+/// Entries that are looked at while the pipeline's lock is held, and of them those that are described.
+const SLICE: usize = 1024;
+const DESCRIBED: usize = 512;
+/// Groups and tables that are described at once: long ones fill a message each, short ones are few.
+const ITEMS: usize = 16;
+
+/// An answer that is made part by part, as fast as the controller takes it: it holds the pipeline's lock for a slice of the
+/// entries at a time, and no entries.
+///
+/// Entries and groups that are there from the request to the last part are in it once, as they were when their part was made.
+/// Of those that are installed or removed meanwhile, it has some. It ends whatever is installed: entries that are younger than
+/// the request are not in it.
+pub enum Answer {
+    /// One of a single part.
+    Whole(Reply),
+    /// Entries.
+    Flows(Flows),
+    /// Sums over entries.
+    Aggregate(Flows, AggregateStats),
+    /// Counters of a group, or of all; the next one.
+    GroupStats(GroupId, u32),
+    /// Descriptions of groups; the next one.
+    GroupDesc(u32),
+    /// What tables can do; the next one.
+    TableFeatures(u8),
+}
+
+impl Answer {
+    /// Begins to answer.
+    ///
+    /// # Errors
+    /// That of the standard, for a request that cannot be served.
+    pub fn new(switch: &Switch, request: Request) -> Result<Answer, Code> {
+        // Statistics have all that was treated before the request.
+        if let Request::Flow(_) | Request::Aggregate(_) | Request::Table(()) | Request::GroupStats(_) =
+            request
+        {
+            switch.settle();
+        }
+        Ok(match request {
+            Request::Desc(()) => Answer::Whole(Reply::Desc(Box::new(describe(switch)))),
+            Request::Flow(request) => Answer::Flows(Flows::new(&switch.pipeline(), request)?),
+            Request::Aggregate(request) => {
+                let sum = AggregateStats { packet_count: 0, byte_count: 0, flow_count: 0 };
+                Answer::Aggregate(Flows::new(&switch.pipeline(), request)?, sum)
+            }
+            Request::Table(()) => Answer::Whole(Reply::Table(table_stats(&switch.pipeline()))),
+            Request::PortStats(Of(wanted)) => Answer::Whole(port_stats(switch, wanted)?),
+            Request::GroupStats(Of(GroupId::ALL)) => Answer::GroupStats(GroupId::ALL, 0),
+            Request::GroupStats(Of(wanted)) if switch.pipeline().groups().contains_key(&wanted) => {
+                Answer::GroupStats(wanted, wanted.0)
+            }
+            Request::GroupStats(_) => return Err(Code::OFPGMFC_UNKNOWN_GROUP),
+            Request::GroupDesc(()) => Answer::GroupDesc(0),
+            Request::GroupFeatures(()) => {
+                Answer::Whole(Reply::GroupFeatures(group_features(&switch.pipeline())))
+            }
+            Request::TableFeatures(wanted) if wanted.is_empty() => Answer::TableFeatures(0),
+            // Tables are what they are.
+            Request::TableFeatures(_) => return Err(Code::OFPTFFC_EPERM),
+            Request::PortDesc(()) => Answer::Whole(Reply::PortDesc(switch.port_descriptions())),
+        })
     }
-    Ok(match request.body {
-        Request::Desc(()) => Reply::Desc(Box::new(describe(switch))),
-        Request::Flow(request) => {
-            switch.settle();
-            let pipeline = switch.pipeline();
-            let now_ns = now_ns();
-            let mut flows: Vec<_> = selected(&pipeline, &request)?.collect();
-            flows.sort_by_key(|flow| (flow.table, std::cmp::Reverse(flow.priority), flow.since_ns));
-            Reply::Flow(flows.into_iter().map(|flow| flow_stats(flow, now_ns)).collect())
-        }
-        Request::Aggregate(request) => {
-            switch.settle();
-            let pipeline = switch.pipeline();
-            let mut sum = AggregateStats { packet_count: 0, byte_count: 0, flow_count: 0 };
-            for flow in selected(&pipeline, &request)? {
-                let (packets, bytes) = flow.counters.get();
-                sum.packet_count += packets;
-                sum.byte_count += bytes;
-                sum.flow_count += 1;
+
+    /// Looks at the next slice, and makes a part of what it has. `None`: it has nothing, and more slices follow.
+    pub fn next_part(&mut self, switch: &Switch) -> Option<Multipart<Reply>> {
+        match self {
+            Answer::Whole(reply) => Some(Multipart { more: false, body: reply.clone() }),
+            Answer::Flows(flows) => {
+                let found = flows.slice(&switch.pipeline());
+                if found.is_empty() && !flows.is_over {
+                    return None;
+                }
+                let now_ns = now_ns();
+                let mut body = Reply::Flow(found.iter().map(|flow| flow_stats(flow, now_ns)).collect());
+                let fitting = body.shorten();
+                if fitting < found.len() {
+                    flows.go_on_behind(&found[fitting - 1]);
+                }
+                Some(Multipart { more: !flows.is_over, body })
             }
-            Reply::Aggregate(sum)
-        }
-        Request::Table(()) => {
-            switch.settle();
-            let pipeline = switch.pipeline();
-            let tables = pipeline.tables().iter().zip(0u8..).map(|(table, number)| {
-                let (lookup_count, matched_count) = table.counts();
-                let active_count = table.len() as u32;
-                TableStats { table_id: TableId(number), active_count, lookup_count, matched_count }
-            });
-            Reply::Table(tables.collect())
-        }
-        Request::PortStats(Of(wanted)) => port_stats(switch, wanted)?,
-        Request::GroupStats(Of(wanted)) => {
-            switch.settle();
-            let pipeline = switch.pipeline();
-            if wanted != GroupId::ALL && !pipeline.groups().contains_key(&wanted) {
-                return Err(Code::OFPGMFC_UNKNOWN_GROUP);
+            Answer::Aggregate(flows, sum) => {
+                for flow in flows.slice(&switch.pipeline()) {
+                    let (packets, bytes) = flow.counters.get();
+                    sum.packet_count = sum.packet_count.wrapping_add(packets);
+                    sum.byte_count = sum.byte_count.wrapping_add(bytes);
+                    sum.flow_count += 1;
+                }
+                flows.is_over.then(|| Multipart { more: false, body: Reply::Aggregate(sum.clone()) })
             }
-            Reply::GroupStats(group_stats(&pipeline, wanted))
+            Answer::GroupStats(wanted, next) => {
+                let pipeline = switch.pipeline();
+                let groups = groups(&pipeline, *wanted, *next);
+                let stats = groups.iter().map(|group| group_stats(group, pipeline.users(group.id)));
+                Some(part_of(Reply::GroupStats(stats.collect()), groups.iter().map(|group| group.id.0), next))
+            }
+            Answer::GroupDesc(next) => {
+                let groups = groups(&switch.pipeline(), GroupId::ALL, *next);
+                let described = groups.iter().map(|group| GroupDesc {
+                    group_type: group.kind,
+                    group_id: group.id,
+                    buckets: group.buckets.clone(),
+                });
+                Some(part_of(
+                    Reply::GroupDesc(described.collect()),
+                    groups.iter().map(|group| group.id.0),
+                    next,
+                ))
+            }
+            Answer::TableFeatures(next) => {
+                let pipeline = switch.pipeline();
+                let tables = (*next..pipeline.limits().tables).take(ITEMS);
+                let features = tables.clone().map(|table| table_features(&pipeline, table)).collect();
+                Some(part_of(Reply::TableFeatures(features), tables, next))
+            }
         }
-        Request::GroupDesc(()) => {
-            let pipeline = switch.pipeline();
-            let groups = pipeline.groups().values().map(|group| GroupDesc {
-                group_type: group.kind,
-                group_id: group.id,
-                buckets: group.buckets.clone(),
-            });
-            Reply::GroupDesc(groups.collect())
+    }
+}
+
+/// The beginning of `body` that fits into a message. Its items have these numbers, and fewer than [`ITEMS`] are the last ones.
+fn part_of<N: Copy + From<u8> + std::ops::Add<Output = N>>(
+    mut body: Reply,
+    numbers: impl ExactSizeIterator<Item = N>,
+    next: &mut N,
+) -> Multipart<Reply> {
+    let count = numbers.len();
+    let fitting = body.shorten();
+    if let Some(last) = numbers.take(fitting).last() {
+        *next = last + N::from(1);
+    }
+    Multipart { more: fitting < count || count == ITEMS, body }
+}
+
+/// The groups that were asked for, from this number on.
+fn groups(pipeline: &Pipeline, wanted: GroupId, next: u32) -> Vec<Arc<Group>> {
+    let last = if wanted == GroupId::ALL { GroupId::MAX } else { wanted };
+    let from_next = pipeline.groups().range(GroupId(next)..).take_while(|(id, _)| **id <= last);
+    from_next.map(|(_, group)| Arc::clone(group)).take(ITEMS).collect()
+}
+
+/// A walk through the entries that a request for statistics is about (§7.3.5.2), by tables and in the order in which they came.
+pub struct Flows {
+    request: FlowStatsRequest,
+    pattern: Pattern,
+    /// The last entry that was there at the request.
+    newest: u64,
+    /// The last table.
+    last: u8,
+    /// The table that is looked at, and the number of the entry behind which the next slice begins.
+    table: u8,
+    number: u64,
+    is_over: bool,
+}
+
+impl Flows {
+    fn new(pipeline: &Pipeline, request: FlowStatsRequest) -> Result<Flows, Code> {
+        let tables = pipeline.limits().tables;
+        let (table, last) = match request.table_id {
+            TableId::ALL => (0, tables - 1),
+            TableId(table) if table < tables => (table, table),
+            _ => return Err(Code::OFPBRC_BAD_TABLE_ID),
+        };
+        let pattern = Pattern::new(&request.matching)?;
+        Ok(Flows { request, pattern, newest: pipeline.newest(), last, table, number: 0, is_over: false })
+    }
+
+    /// The next entries that are meant.
+    fn slice(&mut self, pipeline: &Pipeline) -> Vec<Arc<Flow>> {
+        let (mut found, mut seen) = (Vec::new(), 0);
+        loop {
+            let flows = pipeline.tables()[usize::from(self.table)].flows_after(self.number);
+            for flow in flows.take_while(|flow| flow.number <= self.newest) {
+                if seen == SLICE || found.len() == DESCRIBED {
+                    return found;
+                }
+                seen += 1;
+                self.number = flow.number;
+                if self.is_meant(flow) {
+                    found.push(Arc::clone(flow));
+                }
+            }
+            if self.table == self.last {
+                self.is_over = true;
+                return found;
+            }
+            (self.table, self.number) = (self.table + 1, 0);
         }
-        Request::GroupFeatures(()) => Reply::GroupFeatures(group_features(&switch.pipeline())),
-        Request::TableFeatures(wanted) if wanted.is_empty() => {
-            let pipeline = switch.pipeline();
-            Reply::TableFeatures(
-                (0..pipeline.limits().tables).map(|table| table_features(&pipeline, table)).collect(),
-            )
-        }
-        // Tables are what they are.
-        Request::TableFeatures(_) => return Err(Code::OFPTFFC_EPERM),
-        Request::PortDesc(()) => Reply::PortDesc(switch.port_descriptions()),
-    })
+    }
+
+    fn is_meant(&self, flow: &Flow) -> bool {
+        let FlowStatsRequest { cookie, cookie_mask, out_port, out_group, .. } = self.request;
+        (flow.cookie ^ cookie) & cookie_mask == 0
+            && self.pattern.includes(&flow.pattern)
+            && flow.has_output(out_port, out_group)
+    }
+
+    /// The next slice begins behind an entry of the last one.
+    fn go_on_behind(&mut self, flow: &Flow) {
+        (self.table, self.number, self.is_over) = (flow.table.0, flow.number, false);
+    }
 }
 
 fn describe(switch: &Switch) -> Desc {
@@ -96,27 +233,6 @@ fn describe(switch: &Switch) -> Desc {
         serial_number: Text::new("None"),
         datapath: Text::new(&switch.identity().description),
     }
-}
-
-/// The entries that a request for statistics is about (§7.3.5.2).
-fn selected<'p>(
-    pipeline: &'p Pipeline,
-    request: &FlowStatsRequest,
-) -> Result<impl Iterator<Item = &'p Flow>, Code> {
-    let tables = pipeline.tables();
-    if request.table_id != TableId::ALL && usize::from(request.table_id.0) >= tables.len() {
-        return Err(Code::OFPBRC_BAD_TABLE_ID);
-    }
-    let pattern = Pattern::new(&request.matching)?;
-    let mut found: Vec<&Flow> = Vec::new();
-    for (table, number) in tables.iter().zip(0u8..) {
-        if [number, TableId::ALL.0].contains(&request.table_id.0) {
-            found.extend(table.within(&pattern).map(AsRef::as_ref));
-        }
-    }
-    let has_cookie = |flow: &Flow| (flow.cookie ^ request.cookie) & request.cookie_mask == 0;
-    found.retain(|flow| has_cookie(flow) && flow.has_output(request.out_port, request.out_group));
-    Ok(found.into_iter())
 }
 
 fn flow_stats(flow: &Flow, now_ns: u64) -> FlowStats {
@@ -136,6 +252,15 @@ fn flow_stats(flow: &Flow, now_ns: u64) -> FlowStats {
     }
 }
 
+fn table_stats(pipeline: &Pipeline) -> Vec<TableStats> {
+    let of = |(table, number): (&Table, u8)| {
+        let (lookup_count, matched_count) = table.counts();
+        let active_count = table.len() as u32;
+        TableStats { table_id: TableId(number), active_count, lookup_count, matched_count }
+    };
+    pipeline.tables().iter().zip(0..).map(of).collect()
+}
+
 fn port_stats(switch: &Switch, wanted: PortNo) -> Result<Reply, Code> {
     switch.settle();
     let ports = switch.ports().iter().filter(|port| [port.number, PortNo::ANY.0].contains(&wanted.0));
@@ -148,30 +273,20 @@ fn port_stats(switch: &Switch, wanted: PortNo) -> Result<Reply, Code> {
     Ok(Reply::PortStats(stats))
 }
 
-fn group_stats(pipeline: &Pipeline, wanted: GroupId) -> Vec<GroupStats> {
-    let groups = pipeline.groups().values().filter(|group| [group.id, GroupId::ALL].contains(&wanted));
-    let of_group = |group: &std::sync::Arc<crate::pipeline::flow::Group>| {
-        let flows = pipeline.tables().iter().flat_map(|table| table.flows());
-        let uses =
-            |action: &openflow::Action| matches!(action, openflow::Action::Group(id) if *id == group.id);
-        let by_flows = flows.filter(|flow| flow.actions().any(uses)).count();
-        let by_groups =
-            pipeline.groups().values().filter(|other| other.uses().any(|id| id == group.id)).count();
-        let (packet_count, byte_count) = group.counters.get();
-        let buckets = group.bucket_counters.iter().map(|counters| {
-            let (packet_count, byte_count) = counters.get();
-            BucketCounter { packet_count, byte_count }
-        });
-        GroupStats {
-            group_id: group.id,
-            ref_count: (by_flows + by_groups) as u32,
-            packet_count,
-            byte_count,
-            duration: duration(now_ns().saturating_sub(group.since_ns)),
-            buckets: buckets.collect(),
-        }
-    };
-    groups.map(of_group).collect()
+fn group_stats(group: &Group, ref_count: u32) -> GroupStats {
+    let (packet_count, byte_count) = group.counters.get();
+    let buckets = group.bucket_counters.iter().map(|counters| {
+        let (packet_count, byte_count) = counters.get();
+        BucketCounter { packet_count, byte_count }
+    });
+    GroupStats {
+        group_id: group.id,
+        ref_count,
+        packet_count,
+        byte_count,
+        duration: duration(now_ns().saturating_sub(group.since_ns)),
+        buckets: buckets.collect(),
+    }
 }
 
 fn group_features(pipeline: &Pipeline) -> GroupFeatures {

@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use openflow::{
     BufferId, Capabilities, Code, Config, DecodeError, ErrorMessage, Features, Fragments, FrameError, Framer,
-    Hello, Message, PacketOut, PortNo, Role, RoleRequest,
+    Hello, JoinError, Joiner, Limits, Message, Multipart, PacketOut, PortNo, Request, Role, RoleRequest,
 };
 
 use super::bundle::Bundles;
-use super::multipart;
+use super::multipart::Answer;
 use super::peer::Peer;
 use crate::core::Switch;
 use crate::host::LONGEST;
@@ -29,6 +29,8 @@ const GONE_AFTER_NS: u64 = 15 * SECOND_NS;
 
 /// While so many octets of answers wait to be sent, no further question is answered.
 pub const MAX_OUTPUT: usize = 1 << 20;
+/// Slices of long answers ([`Answer::next_part`]) after which others have their turn.
+const MAX_SLICES: u32 = 32;
 
 /// Why a connection ends.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -42,6 +44,9 @@ pub enum Ended {
     /// Something else came in place of the hello.
     #[error("the controller sent no hello")]
     NoHello,
+    /// Requests in parts without end.
+    #[error(transparent)]
+    Parts(#[from] JoinError),
     /// Nothing comes.
     #[error("the controller does not answer")]
     Silent,
@@ -52,6 +57,11 @@ pub struct Session {
     switch: Arc<Switch>,
     peer: Arc<Peer>,
     framer: Framer,
+    joiner: Joiner<Request>,
+    /// The answer under way, with its transaction. What was received behind its request waits.
+    answer: Option<(u32, Answer)>,
+    /// There is more to do, and room for it in the output.
+    is_behind: bool,
     bundles: Bundles,
     miss_send_len: u16,
     greeted: bool,
@@ -69,6 +79,9 @@ impl Session {
             switch,
             peer,
             framer: Framer::default(),
+            joiner: Joiner::new(Limits::REQUESTS),
+            answer: None,
+            is_behind: false,
             bundles: Bundles::default(),
             miss_send_len: 128,
             greeted: false,
@@ -94,26 +107,54 @@ impl Session {
         self.proceed(now_ns)
     }
 
-    /// Answers messages that were received, until none is left or [`MAX_OUTPUT`] octets of answers wait: small questions can have
-    /// long answers. To be called again when the output has been sent.
+    /// Answers messages that were received, until none is left, [`MAX_OUTPUT`] octets of answers wait, or others should have
+    /// their turn ([`Session::is_behind`]): small questions can have long answers. To be called again when the output has been
+    /// sent.
     ///
     /// # Errors
     /// As [`Session::receive`].
     pub fn proceed(&mut self, now_ns: u64) -> Result<(), Ended> {
         let mut framer = std::mem::take(&mut self.framer);
-        let mut result = Ok(());
-        while result.is_ok() && self.output.len() < MAX_OUTPUT {
+        let mut slices = 0;
+        let result = loop {
+            self.is_behind = slices == MAX_SLICES;
+            if self.is_behind || self.output.len() >= MAX_OUTPUT {
+                break Ok(());
+            }
+            if let Some((xid, answer)) = self.answer.take() {
+                slices += 1;
+                self.go_on(xid, answer);
+                continue;
+            }
             match framer.next_message() {
                 Ok(Some(message)) => {
                     (self.heard_ns, self.asked) = (now_ns, false);
-                    result = self.message(message);
+                    if let Err(ended) = self.message(message) {
+                        break Err(ended);
+                    }
                 }
-                Ok(None) => break,
-                Err(error) => result = Err(error.into()),
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error.into()),
             }
-        }
+        };
         self.framer = framer;
         result
+    }
+
+    /// Whether [`Session::proceed`] has more to do although the output has room. Until then nothing should be received.
+    pub fn is_behind(&self) -> bool {
+        self.is_behind
+    }
+
+    /// Sends the next part of an answer.
+    fn go_on(&mut self, xid: u32, mut answer: Answer) {
+        let part = answer.next_part(&self.switch);
+        if part.as_ref().is_none_or(|part| part.more) {
+            self.answer = Some((xid, answer));
+        }
+        if let Some(part) = part {
+            self.send(xid, &part.into());
+        }
     }
 
     /// Does what is due.
@@ -175,6 +216,7 @@ impl Session {
             };
         }
         match decoded {
+            Ok((xid, Message::MultipartRequest(part))) => return self.multipart(xid, part, octets),
             Ok((xid, message)) => {
                 if let Err(code) = self.request(xid, message, octets) {
                     self.bundles.spoil(octets);
@@ -183,6 +225,7 @@ impl Session {
             }
             Err(error) => {
                 self.bundles.spoil(octets);
+                self.joiner.forget(error.xid);
                 self.undecodable(&error, octets);
             }
         }
@@ -194,6 +237,26 @@ impl Session {
         if let Some(reply) = error.reply(octets) {
             self.send(error.xid, &reply);
         }
+    }
+
+    /// A request, or a part of one (§7.3.5).
+    fn multipart(&mut self, xid: u32, part: Multipart<Request>, octets: &[u8]) -> Result<(), Ended> {
+        match self.joiner.push(xid, part, octets.len()) {
+            Ok(None) => {}
+            Ok(Some(request)) => match Answer::new(&self.switch, request) {
+                Ok(answer) => self.answer = Some((xid, answer)),
+                Err(code) => self.refuse(xid, code, octets),
+            },
+            Err(error) => {
+                if let Some(code) = error.code() {
+                    self.refuse(xid, code, octets);
+                }
+                if error.is_fatal() {
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(())
     }
 
     fn request(&mut self, xid: u32, message: Message, octets: &[u8]) -> Result<(), Code> {
@@ -223,11 +286,6 @@ impl Session {
                 self.switch.await_workers();
                 self.send(xid, &Message::BarrierReply(()));
             }
-            Message::MultipartRequest(request) => {
-                for part in multipart::answer(&self.switch, request)?.into_parts() {
-                    self.send(xid, &part.into());
-                }
-            }
             Message::RoleRequest(request) => self.role(xid, &request)?,
             Message::GetAsyncRequest(()) => {
                 let wants = self.peer.wants();
@@ -250,12 +308,13 @@ impl Session {
                 }
             }
             Message::BundleAdd(add) => self.bundles.add(add, xid, octets)?,
-            // What only switches send.
+            // What only switches send; requests for statistics have been seen to.
             Message::FeaturesReply(_)
             | Message::GetConfigReply(_)
             | Message::PacketIn(_)
             | Message::FlowRemoved(_)
             | Message::PortStatus(_)
+            | Message::MultipartRequest(_)
             | Message::MultipartReply(_)
             | Message::BarrierReply(())
             | Message::RoleReply(_)

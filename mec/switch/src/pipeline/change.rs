@@ -3,6 +3,7 @@
 //! Every step is noted with its reverse, so that the first message that fails takes back all of those before it.
 
 use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -15,7 +16,8 @@ pub use openflow::Change;
 
 use super::Pipeline;
 use super::field::{self, Pattern};
-use super::flow::{Counters, Flow, Group};
+use super::flow::{Counters, Flow, Group, used_by};
+use super::trace::MAX_WORK;
 
 /// An entry that is gone.
 #[derive(Debug, Clone)]
@@ -99,8 +101,8 @@ impl Pipeline {
             match done {
                 Done::FlowAdded(flow) => self.take_out(&flow),
                 Done::FlowRemoved(flow) => self.put_in(flow),
-                Done::GroupAdded(group) => drop(self.groups.remove(&group.id)),
-                Done::GroupRemoved(group) => drop(self.groups.insert(group.id, group)),
+                Done::GroupAdded(group) => self.take_out_group(&group),
+                Done::GroupRemoved(group) => self.put_in_group(group),
             }
         }
     }
@@ -123,7 +125,7 @@ impl Pipeline {
         self.check_instructions(request)?;
         match request.command {
             FlowModCommand::Add => self.add(request, pattern, now_ns, progress),
-            _ => self.modify(request, &pattern, now_ns, progress),
+            _ => self.modify(request, &pattern, progress),
         }
     }
 
@@ -149,6 +151,8 @@ impl Pipeline {
             Some(old) if !request.flags.contains(FlowModFlags::RESET_COUNTS) => Arc::clone(&old.counters),
             _ => Arc::default(),
         };
+        // Who reads the entries in parts meets it once, the old one or the new one.
+        let number = old.as_ref().map_or_else(|| self.next_number(), |old| old.number);
         if let Some(old) = old {
             self.remove(old, progress);
         }
@@ -164,7 +168,7 @@ impl Pipeline {
             instructions: request.instructions.clone(),
             since_ns: now_ns,
             counters,
-            number: 0,
+            number,
             noted_ns: AtomicU64::new(0),
         };
         self.install(flow, progress);
@@ -172,13 +176,7 @@ impl Pipeline {
     }
 
     /// Gives entries other instructions; all else stays, also the duration (§6.4).
-    fn modify(
-        &mut self,
-        request: &FlowMod,
-        pattern: &Pattern,
-        _: u64,
-        progress: &mut Progress,
-    ) -> Result<(), Code> {
+    fn modify(&mut self, request: &FlowMod, pattern: &Pattern, progress: &mut Progress) -> Result<(), Code> {
         let is_strict = request.command == FlowModCommand::ModifyStrict;
         for old in self.selected(request, request.table_id, pattern, is_strict) {
             // The new actions must suit the packets of each entry, which may be fewer than the request's.
@@ -199,7 +197,7 @@ impl Pipeline {
                 instructions: request.instructions.clone(),
                 since_ns: old.since_ns,
                 counters,
-                number: 0,
+                number: old.number,
                 noted_ns: AtomicU64::new(0),
             };
             self.remove(old, progress);
@@ -239,9 +237,12 @@ impl Pipeline {
         table.within(pattern).filter(has_cookie).cloned().collect()
     }
 
-    fn install(&mut self, mut flow: Flow, progress: &mut Progress) {
+    fn next_number(&mut self) -> u64 {
         self.numbers += 1;
-        flow.number = self.numbers;
+        self.numbers
+    }
+
+    fn install(&mut self, flow: Flow, progress: &mut Progress) {
         let flow = Arc::new(flow);
         self.put_in(Arc::clone(&flow));
         progress.done.push(Done::FlowAdded(flow));
@@ -254,12 +255,42 @@ impl Pipeline {
 
     fn put_in(&mut self, flow: Arc<Flow>) {
         self.table_mut(flow.table).insert(Arc::clone(&flow));
+        self.add_user(flow.uses());
         self.note_deadline(flow);
     }
 
-    fn take_out(&mut self, flow: &Flow) {
+    pub(super) fn take_out(&mut self, flow: &Flow) {
         self.table_mut(flow.table).remove(flow);
+        self.remove_user(flow.uses());
         self.deadlines.remove(&(flow.noted_ns.load(Relaxed), flow.number));
+    }
+
+    fn put_in_group(&mut self, group: Arc<Group>) {
+        self.add_user(group.uses());
+        self.groups.insert(group.id, group);
+    }
+
+    fn take_out_group(&mut self, group: &Group) {
+        self.groups.remove(&group.id);
+        self.remove_user(group.uses());
+    }
+
+    /// Notes that an entry or group uses these groups; several times is once.
+    fn add_user(&mut self, used: impl Iterator<Item = GroupId>) {
+        for group in BTreeSet::from_iter(used) {
+            *self.users.entry(group).or_default() += 1;
+        }
+    }
+
+    fn remove_user(&mut self, used: impl Iterator<Item = GroupId>) {
+        for group in BTreeSet::from_iter(used) {
+            if let Entry::Occupied(mut users) = self.users.entry(group) {
+                *users.get_mut() -= 1;
+                if *users.get() == 0 {
+                    users.remove();
+                }
+            }
+        }
     }
 
     pub(super) fn note_deadline(&mut self, flow: Arc<Flow>) {
@@ -356,7 +387,7 @@ impl Pipeline {
                     counters,
                     bucket_counters: request.buckets.iter().map(|_| Counters::default()).collect(),
                 });
-                self.groups.insert(group.id, Arc::clone(&group));
+                self.put_in_group(Arc::clone(&group));
                 progress.done.push(Done::GroupAdded(group));
                 Ok(())
             }
@@ -382,10 +413,11 @@ impl Pipeline {
             }
             self.check_actions(&bucket.actions, &Packets::Any)?;
             next.extend(watch);
-            next.extend(bucket.actions.iter().filter_map(|action| match action {
-                Action::Group(group) => Some(*group),
-                _ => None,
-            }));
+            next.extend(used_by(&bucket.actions));
+        }
+        // No packet gets further, and a longer description would not fit into a message.
+        if request.buckets.iter().map(|bucket| bucket.actions.len()).sum::<usize>() > MAX_WORK as usize {
+            return Err(Code::OFPBAC_TOO_MANY);
         }
         let mut seen = BTreeSet::new();
         while let Some(id) = next.pop() {
@@ -410,9 +442,8 @@ impl Pipeline {
         if gone.is_empty() {
             return Ok(());
         }
-        let uses = |action: &Action| matches!(action, Action::Group(group) if is_meant(*group));
         let all = self.tables.iter().flat_map(|table| table.flows());
-        let flows: Vec<_> = all.filter(|flow| flow.actions().any(uses)).cloned().collect();
+        let flows: Vec<_> = all.filter(|flow| flow.uses().any(is_meant)).cloned().collect();
         for flow in flows {
             self.remove(Arc::clone(&flow), progress);
             progress.removed.push(Removed { flow, reason: FlowRemovedReason::GroupDelete });
@@ -422,7 +453,7 @@ impl Pipeline {
     }
 
     fn remove_group(&mut self, group: Arc<Group>, progress: &mut Progress) {
-        self.groups.remove(&group.id);
+        self.take_out_group(&group);
         progress.done.push(Done::GroupRemoved(group));
     }
 }

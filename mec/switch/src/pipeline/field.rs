@@ -236,18 +236,6 @@ impl Mask {
         }
     }
 
-    /// Whether every bit of `other` is one of this mask.
-    pub fn includes(&self, other: &Mask) -> bool {
-        let bits = |word| self.0.iter().find(|(own, _)| *own == word).map_or(0, |(_, bits)| *bits);
-        other.0.iter().all(|(word, wanted)| bits(*word) & wanted == *wanted)
-    }
-
-    /// The values of this mask's words, of the values of another one that includes it.
-    pub fn project(&self, from: &Mask, values: &[u64]) -> Box<[u64]> {
-        let value = |word| from.0.iter().position(|(own, _)| *own == word).map_or(0, |at| values[at]);
-        self.0.iter().map(|(word, bits)| value(*word) & bits).collect()
-    }
-
     /// Whether some packet has these values of this mask and those of the other one.
     pub fn can_meet(&self, values: &[u64], other: &Mask, others: &[u64]) -> bool {
         self.0.iter().zip(values).all(|((word, bits), value)| {
@@ -293,6 +281,18 @@ impl Pattern {
             .iter()
             .zip(&self.values)
             .all(|((word, bits), value)| words[usize::from(*word)] & bits == *value)
+    }
+
+    /// Whether it matches every packet that `other` matches.
+    pub fn includes(&self, other: &Pattern) -> bool {
+        let mut theirs = other.mask.0.iter().zip(&other.values);
+        self.mask.0.iter().zip(&self.values).all(|((word, bits), value)| {
+            // Both are in the order of their words.
+            let same = theirs.find(|((their_word, _), _)| their_word >= word);
+            same.is_some_and(|((their_word, their_bits), their_value)| {
+                their_word == word && their_bits & bits == *bits && their_value & bits == *value
+            })
+        })
     }
 }
 

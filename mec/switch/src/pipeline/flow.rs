@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use openflow::{Bucket, FlowModFlags, GroupId, GroupType, Instructions, Match, PortNo, TableId};
+use openflow::{Action, Bucket, FlowModFlags, GroupId, GroupType, Instructions, Match, PortNo, TableId};
 
 use super::field::Pattern;
 
@@ -64,8 +64,8 @@ pub struct Flow {
     pub since_ns: u64,
     /// What took it.
     pub counters: Arc<Counters>,
-    /// Tells entries apart that have their deadline at the same time.
-    pub(super) number: u64,
+    /// Its place in the order in which entries came. One that replaces another has the other's.
+    pub number: u64,
     /// The deadline under which the pipeline has noted it; 0 without one.
     pub(super) noted_ns: AtomicU64,
 }
@@ -88,17 +88,20 @@ impl Flow {
     }
 
     /// All actions of the entry.
-    pub fn actions(&self) -> impl Iterator<Item = &openflow::Action> {
+    pub fn actions(&self) -> impl Iterator<Item = &Action> {
         [&self.instructions.apply_actions, &self.instructions.write_actions].into_iter().flatten().flatten()
+    }
+
+    /// Groups that its actions use.
+    pub fn uses(&self) -> impl Iterator<Item = GroupId> + '_ {
+        used_by(self.actions())
     }
 
     /// Whether it has an output to `port`, or [`PortNo::ANY`] was asked for; the same for groups (§6.4).
     pub fn has_output(&self, port: PortNo, group: GroupId) -> bool {
-        use openflow::Action;
         let to_port = |action: &Action| matches!(action, Action::Output { port: to, .. } if *to == port);
-        let to_group = |action: &Action| matches!(action, Action::Group(to) if *to == group);
         (port == PortNo::ANY || self.actions().any(to_port))
-            && (group == GroupId::ANY || self.actions().any(to_group))
+            && (group == GroupId::ANY || self.uses().any(|used| used == group))
     }
 }
 
@@ -123,11 +126,16 @@ impl Group {
     /// Groups that its buckets use or watch.
     pub fn uses(&self) -> impl Iterator<Item = GroupId> + '_ {
         self.buckets.iter().flat_map(|bucket| {
-            let actions = bucket.actions.iter().filter_map(|action| match action {
-                openflow::Action::Group(group) => Some(*group),
-                _ => None,
-            });
-            actions.chain(Some(bucket.watch_group).filter(|group| *group != GroupId::ANY))
+            let watched = Some(bucket.watch_group).filter(|group| *group != GroupId::ANY);
+            used_by(&bucket.actions).chain(watched)
         })
     }
+}
+
+/// Groups that actions use.
+pub(super) fn used_by<'a>(actions: impl IntoIterator<Item = &'a Action>) -> impl Iterator<Item = GroupId> {
+    actions.into_iter().filter_map(|action| match action {
+        Action::Group(group) => Some(*group),
+        _ => None,
+    })
 }

@@ -85,6 +85,8 @@ pub enum Touched {
 pub struct Pipeline {
     tables: Vec<Table>,
     groups: BTreeMap<GroupId, Arc<Group>>,
+    /// How many entries and groups use each group that is used.
+    users: BTreeMap<GroupId, u32>,
     ports: Ports,
     limits: Limits,
     /// Entries with time-outs, by the time at which to look at them.
@@ -100,6 +102,7 @@ impl Pipeline {
         Pipeline {
             tables: (0..limits.tables).map(|_| Table::default()).collect(),
             groups: BTreeMap::new(),
+            users: BTreeMap::new(),
             ports,
             limits,
             deadlines: BTreeMap::new(),
@@ -126,6 +129,16 @@ impl Pipeline {
     /// The groups.
     pub fn groups(&self) -> &BTreeMap<GroupId, Arc<Group>> {
         &self.groups
+    }
+
+    /// How many entries and groups use a group.
+    pub fn users(&self, group: GroupId) -> u32 {
+        self.users.get(&group).copied().unwrap_or(0)
+    }
+
+    /// The highest number of an entry so far.
+    pub fn newest(&self) -> u64 {
+        self.numbers
     }
 
     /// The ports.
@@ -172,7 +185,7 @@ impl Pipeline {
                 Some((deadline_ns, is_idle)) if deadline_ns <= now_ns => {
                     let reason =
                         if is_idle { FlowRemovedReason::IdleTimeout } else { FlowRemovedReason::HardTimeout };
-                    self.table_mut(flow.table).remove(&flow);
+                    self.take_out(&flow);
                     self.version += 1;
                     removed.push(Removed { flow, reason });
                 }

@@ -5,6 +5,7 @@
 //! for its ports. So what a look-up has consulted, which caches go by, stays small.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -52,7 +53,8 @@ pub struct Table {
     /// By their highest priority, the highest first.
     tuples: Vec<Tuple>,
     hash: RandomState,
-    len: usize,
+    /// All of them by their numbers, for readers that go through them in parts while they change.
+    flows: BTreeMap<u64, Arc<Flow>>,
     lookups: AtomicU64,
     matches: AtomicU64,
 }
@@ -159,12 +161,12 @@ impl Tuple {
 impl Table {
     /// Number of entries.
     pub fn len(&self) -> usize {
-        self.len
+        self.flows.len()
     }
 
     /// Whether it has no entries.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.flows.is_empty()
     }
 
     /// Look-ups, and those that found an entry.
@@ -207,8 +209,11 @@ impl Table {
             }
         };
         let before = self.tuples[at].highest();
-        let old = self.tuples[at].insert(flow, &self.hash);
-        self.len += usize::from(old.is_none());
+        let old = self.tuples[at].insert(Arc::clone(&flow), &self.hash);
+        if let Some(old) = &old {
+            self.flows.remove(&old.number);
+        }
+        self.flows.insert(flow.number, flow);
         let is_first = self.tuples[at].entries.len() == 1;
         if is_first || self.tuples[at].highest() != before {
             self.sort();
@@ -221,7 +226,7 @@ impl Table {
         let at = self.tuples.iter().position(|tuple| tuple.mask == flow.pattern.mask)?;
         let before = self.tuples[at].highest();
         let old = self.tuples[at].remove(flow, &self.hash)?;
-        self.len -= 1;
+        self.flows.remove(&old.number);
         if self.tuples[at].priorities.is_empty() {
             self.tuples.remove(at);
         } else if self.tuples[at].highest() != before {
@@ -245,14 +250,12 @@ impl Table {
         &'t self,
         pattern: &'p Pattern,
     ) -> impl Iterator<Item = &'t Arc<Flow>> + use<'t, 'p> {
-        self.tuples.iter().filter(|tuple| tuple.mask.includes(&pattern.mask)).flat_map(move |tuple| {
+        self.tuples.iter().flat_map(move |tuple| {
             // With the same mask only entries with the same values.
             let same = (tuple.mask == pattern.mask).then(|| tuple.entries.get(&pattern.values)).flatten();
             let others = (tuple.mask != pattern.mask).then(|| tuple.entries.values());
-            let is_within = move |flow: &&Arc<Flow>| {
-                pattern.mask.project(&tuple.mask, &flow.pattern.values) == pattern.values
-            };
-            same.into_iter().chain(others.into_iter().flatten()).flat_map(Entries::as_slice).filter(is_within)
+            let entries = same.into_iter().chain(others.into_iter().flatten());
+            entries.flat_map(Entries::as_slice).filter(|flow| pattern.includes(&flow.pattern))
         })
     }
 
@@ -270,9 +273,14 @@ impl Table {
         })
     }
 
-    /// All entries, in no order.
+    /// All entries, by their numbers.
     pub fn flows(&self) -> impl Iterator<Item = &Arc<Flow>> {
-        self.tuples.iter().flat_map(|tuple| tuple.entries.values()).flat_map(Entries::as_slice)
+        self.flows.values()
+    }
+
+    /// Those whose number is higher.
+    pub fn flows_after(&self, number: u64) -> impl Iterator<Item = &Arc<Flow>> {
+        self.flows.range((Bound::Excluded(number), Bound::Unbounded)).map(|(_, flow)| flow)
     }
 
     /// Distinct masks.

@@ -21,7 +21,7 @@ use super::flow::{Flow, Group};
 /// How often a packet may come back by LOCAL or the GTP port, or go from group to group.
 pub const MAX_DEPTH: u32 = 8;
 /// Actions and look-ups of a packet: the most that sensible entries need is far below.
-const MAX_WORK: u32 = 1024;
+pub(super) const MAX_WORK: u32 = 1024;
 
 /// The frame, or the packet in its tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
