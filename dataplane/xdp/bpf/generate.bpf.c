@@ -8,7 +8,7 @@
 #define HEADERS 96
 
 /* HEADERS octets that each frame begins with; and one word, the state of the sequence of TEIDs. */
-extern char template, sequence;
+extern __u64 template, sequence;
 extern char first_teid, teid_mask;
 
 char licence[] PART("license") = "Dual BSD/GPL";

@@ -309,28 +309,12 @@ INLINE int outer(struct xdp_md *context, struct scratch *scratch, struct packet 
 {
 	__u8 *frame = (__u8 *)(long)context->data, *end = (__u8 *)(long)context->data_end, *ip = frame + ETH_LENGTH;
 
+	packet->context = context;
 	packet->frame = frame;
 	packet->length = end - frame;
-	packet->interface = context->ingress_ifindex;
-	if (scratch->gtp_at == ETH_LENGTH + IPV4_LENGTH + UDP_LENGTH) {
-		packet->udp = ip + IPV4_LENGTH;
-		packet->gtp = packet->udp + UDP_LENGTH;
-		if (packet->gtp + GTP_LENGTH > end)
-			return -1;
-		packet->source[1] = MAPPED | (__u64)U32(ip + 12) << 32;
-		packet->destination[1] = MAPPED | (__u64)U32(ip + 16) << 32;
-		return 0;
-	}
-	packet->ipv6 = 1;
-	packet->udp = ip + IPV6_LENGTH;
-	packet->gtp = packet->udp + UDP_LENGTH;
-	if (packet->gtp + GTP_LENGTH > end)
-		return -1;
-	packet->source[0] = U64(ip + 8);
-	packet->source[1] = U64(ip + 16);
-	packet->destination[0] = U64(ip + 24);
-	packet->destination[1] = U64(ip + 32);
-	return 0;
+	packet->ipv6 = scratch->gtp_at != ETH_LENGTH + IPV4_LENGTH + UDP_LENGTH;
+	packet->udp = ip + (packet->ipv6 ? IPV6_LENGTH : IPV4_LENGTH);
+	return packet->udp + UDP_LENGTH + GTP_LENGTH > end ? -1 : 0;
 }
 
 #endif

@@ -3,8 +3,9 @@
  * What all programs need: the helpers of the kernel that they call, and how they name what is known only when they are
  * loaded. `src/object.rs` puts it in.
  *
- * - A map or memory is an `extern char`; `&name` is the map, or the address of the memory.
- * - A number is an `extern char` as well; NUMBER(name) is a constant for the verifier, like one written here. It is never 0.
+ * - A map is an `extern char`; `&name` is the map.
+ * - Memory is an `extern __u64`, so that the compiler knows that it is aligned and does not read octet by octet.
+ * - A number is an `extern char`; NUMBER(name) is a constant for the verifier, like one written here. It is never 0.
  */
 #ifndef GODWIT_PROGRAM_H
 #define GODWIT_PROGRAM_H

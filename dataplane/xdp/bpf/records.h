@@ -42,6 +42,7 @@ struct line {
 #define END_MARKERS 0x0080     /* also for End Markers */
 #define INSIDE_BIT 8           /* from this bit on: which sets of inner fields are looked up, the first one first */
 #define INSIDE_ANY 0x3F00
+#define INNER_ANY (INSIDE_ANY | SET_INNER_SOURCE | SET_INNER_DESTINATION)
 #define HOP_BIT 16
 
 /* Sets of inner fields, and which fields each has. All have the IP version. */
@@ -88,7 +89,10 @@ struct hop {
 #define HOP_SOURCE 0x02
 #define HOP_ETH_DESTINATION 0x04
 #define HOP_ETH_SOURCE 0x08
+#define HOP_ETH_BOTH 0x0C
+/* The family of the addresses, if there are some. */
 #define HOP_IPV6 0x10
+#define HOP_IPV4 0x20
 #define ONLY_INTERFACE 0x100
 #define ONLY_SOURCE 0x200
 #define ONLY_ETH_DESTINATION 0x400
@@ -107,7 +111,8 @@ struct anchor {
 
 #define ANCHOR_NEVER 0
 #define ANCHOR_REMOVED 1
-#define ANCHOR_PRESENT 2
+#define ANCHOR_IPV4 2
+#define ANCHOR_IPV6 3
 /* Rows that are searched for an address. */
 #define ANCHOR_PROBES 16
 

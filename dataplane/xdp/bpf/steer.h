@@ -18,7 +18,7 @@
 /* Maps. */
 extern char slots, ports, inside, inner_programs;
 /* Memory. */
-extern char control, anchors, lines, hops, addresses, others, passed, scratches;
+extern __u64 control, anchors, lines, hops, addresses, others, passed, scratches;
 /* Numbers: the place behind this part in the chain, lengths of tables, and where regions of the lines begin. */
 extern char next_slot, anchors_mask, line_count, hop_count, address_count;
 extern char tunnel_first, tunnel_mask, frame_first, frame_mask;
@@ -48,14 +48,10 @@ extern char tunnel_first, tunnel_mask, frame_first, frame_mask;
 
 /* A packet whose outer headers are as they should be. */
 struct packet {
+	struct xdp_md *context;
 	__u8 *frame;
-	void *end;
 	__u8 *udp;
-	__u8 *gtp;
 	__u64 length;           /* of the frame */
-	__u64 destination[2], source[2];
-	__u32 interface;
-	__u32 gtp_length;       /* behind its mandatory octets */
 	int ipv6;
 };
 
@@ -76,6 +72,7 @@ struct scratch {
 
 /* What an entry wants, with the line that counts. */
 struct slot {
+	struct line *line;
 	__u64 index;
 	__u32 teid;
 	__u32 inner;
@@ -84,6 +81,13 @@ struct slot {
 
 /* A result that is no verdict: the packet goes on to the next part, as it came, for this reason. */
 #define PASS(reason) (-1 - (reason))
+/* Returns it. The compiler would set the result in front of each condition, also for packets that do not return here. */
+#define RETURN_PASS(reason)                                                                                            \
+	do {                                                                                                           \
+		int result = PASS(reason);                                                                             \
+		OPAQUE(result);                                                                                        \
+		return result;                                                                                         \
+	} while (0)
 /* Others: the packet is for a program that reads inner packets. */
 #define TO_INSIDE (-100)
 #define TO_REWRITE (-101)
@@ -99,10 +103,9 @@ INLINE void count_passed(int result)
 		MEMORY(passed, __u64)[cpu * PASSED_ROW + reason]++;
 }
 
-/* One's complement sums, in words of either order (RFC 1071 section 2, RFC 1624). */
+/* One's complement sums below 2^40, in words of either order (RFC 1071 section 2, RFC 1624). */
 INLINE __u32 fold(__u64 sum)
 {
-	sum = (sum & 0xFFFFFFFF) + (sum >> 32);
 	sum = (sum & 0xFFFF) + (sum >> 16);
 	sum = (sum & 0xFFFF) + (sum >> 16);
 	return (sum & 0xFFFF) + (sum >> 16);
@@ -123,24 +126,44 @@ INLINE __u16 mended(__u16 checksum, __u64 change)
 	return ~fold((__u16)~checksum + change);
 }
 
-/* Finds the row of an outer destination. */
-INLINE struct anchor *find_anchor(const __u64 address[2])
+/* The lower half of an IPv4 address's form in the tables. */
+INLINE __u64 mapped(__u32 address)
+{
+	return MAPPED | (__u64)address << 32;
+}
+
+/* The row of the anchors' table with this number, masked. */
+INLINE struct anchor *anchor_row(__u64 number)
+{
+	number &= NUMBER(anchors_mask);
+	OPAQUE(number);
+	if (number > NUMBER(anchors_mask))
+		return 0;
+	OPAQUE(number);
+	return MEMORY(anchors, struct anchor) + number;
+}
+
+/* Whether the row has this address. IPv4 addresses differ in their lower half, and the row says that it has one. */
+INLINE int has_address(const struct anchor *anchor, const __u64 address[2], int ipv6)
+{
+	return READ(anchor->state) == (ipv6 ? ANCHOR_IPV6 : ANCHOR_IPV4) && anchor->address[1] == address[1] &&
+	       (!ipv6 || anchor->address[0] == address[0]);
+}
+
+/* Finds the row of an outer destination: nearly always the first one that is looked at. */
+INLINE struct anchor *find_anchor(const __u64 address[2], int ipv6)
 {
 	__u64 at = (address[0] ^ (address[0] >> 29) ^ address[1]) * 0x9E3779B97F4A7C15ULL >> 40;
+	struct anchor *anchor = anchor_row(at);
 
+	if (likely(anchor && has_address(anchor, address, ipv6)))
+		return anchor;
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < ANCHOR_PROBES; i++) {
-		__u64 row = (at + i) & NUMBER(anchors_mask);
-		struct anchor *anchor;
-
-		OPAQUE(row);
-		if (row > NUMBER(anchors_mask))
+		anchor = anchor_row(at + i);
+		if (!anchor || READ(anchor->state) == ANCHOR_NEVER)
 			return 0;
-		anchor = MEMORY(anchors, struct anchor) + row;
-		__u16 state = READ(anchor->state);
-		if (state == ANCHOR_NEVER)
-			return 0;
-		if (state == ANCHOR_PRESENT && anchor->address[1] == address[1] && anchor->address[0] == address[0])
+		if (has_address(anchor, address, ipv6))
 			return anchor;
 	}
 	return 0;
@@ -148,35 +171,52 @@ INLINE struct anchor *find_anchor(const __u64 address[2])
 
 enum found { FOUND, OTHER_KEY, FREE, CHANGING };
 
-/* Looks whether a line has this key, and which slot holds. A line that is being changed is read again. */
+/* A line by its number; 0: there is none. */
+INLINE struct line *line_at(__u64 index)
+{
+	OPAQUE(index);
+	if (unlikely(index >= NUMBER(line_count)))
+		return 0;
+	OPAQUE(index);
+	return MEMORY(lines, struct line) + index;
+}
+
+/* Reads the slot that holds. Returns whether it is of one piece: not, if the line was changed meanwhile. */
+INLINE int read_slot(struct line *line, __u64 epoch, struct slot *slot)
+{
+	__u64 turn = READ(line->turn), which = turn & TURN_SLOT, low;
+
+	if (unlikely(turn >> TURN_EPOCH_BIT > epoch) && !(turn & TURN_SETTLED))
+		which ^= 1;
+	low = READ(line->low[which]);
+	slot->flags = READ(line->high[which]);
+	slot->teid = low;
+	slot->inner = low >> 32;
+	return likely(READ(line->turn) == turn);
+}
+
+/* Reads which slot of a line holds. A line that is being changed is read again. */
+INLINE enum found read_line(struct line *line, __u64 index, __u64 epoch, struct slot *slot)
+{
+	slot->line = line;
+	slot->index = index;
+	return read_slot(line, epoch, slot) || read_slot(line, epoch, slot) ? FOUND : CHANGING;
+}
+
+/* Looks whether a line has this key, and which slot holds. Lines get other keys a grace period after nothing holds in them. */
 INLINE enum found look(__u64 index, const __u32 key[3], __u64 epoch, struct slot *slot)
 {
-	struct line *line;
+	struct line *line = line_at(index);
+	__u64 front;
+	__u32 back;
 
-	OPAQUE(index);
-	if (index >= NUMBER(line_count))
+	if (!line)
 		return FREE;
-	line = MEMORY(lines, struct line) + index;
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < 2; i++) {
-		__u64 turn = READ(line->turn);
-		__u64 front = READ(U64(line->key));
-		__u32 back = READ(line->key[2]);
-		__u32 which = (turn & TURN_SLOT) ^ (!(turn & TURN_SETTLED) && epoch < turn >> TURN_EPOCH_BIT);
-		__u64 low = READ(line->low[which & 1]);
-		__u32 high = READ(line->high[which & 1]);
-
-		if (unlikely(READ(line->turn) != turn))
-			continue;
-		if (front != (key[0] | (__u64)key[1] << 32) || back != key[2])
-			return front | back ? OTHER_KEY : FREE;
-		slot->index = index;
-		slot->teid = low;
-		slot->inner = low >> 32;
-		slot->flags = high;
-		return FOUND;
-	}
-	return CHANGING;
+	front = READ(U64(line->key));
+	back = READ(line->key[2]);
+	if (front != (key[0] | (__u64)key[1] << 32) || back != key[2])
+		return front | back ? OTHER_KEY : FREE;
+	return read_line(line, index, epoch, slot);
 }
 
 /* Looks for a key in a region of the lines that is a hash table. */
@@ -203,12 +243,12 @@ INLINE enum found search(__u64 first, __u64 mask, const __u32 key[3], __u64 epoc
 /* Whether the packet is one of those that the hop is for. */
 INLINE int guarded(const struct packet *packet, const struct hop *hop, __u32 flags)
 {
-	const __u8 *frame = packet->frame;
+	const __u8 *frame = packet->frame, *ip = frame + ETH_LENGTH;
+	__u64 front = packet->ipv6 ? U64(ip + 8) : 0, back = packet->ipv6 ? U64(ip + 16) : mapped(U32(ip + 12));
 
-	if (flags & ONLY_INTERFACE && hop->only_interface != packet->interface)
+	if (flags & ONLY_INTERFACE && hop->only_interface != packet->context->ingress_ifindex)
 		return 0;
-	if (flags & ONLY_SOURCE &&
-	    (hop->only_source[1] != packet->source[1] || hop->only_source[0] != packet->source[0]))
+	if (flags & ONLY_SOURCE && (hop->only_source[1] != back || hop->only_source[0] != front))
 		return 0;
 	if (flags & ONLY_ETH_DESTINATION && (U32(frame) != U32(hop->only_eth_destination) ||
 					     U16(frame + 4) != U16(hop->only_eth_destination + 4)))
@@ -221,25 +261,44 @@ INLINE int guarded(const struct packet *packet, const struct hop *hop, __u32 fla
 
 /* Counts a packet of an entry: without locking where this processor owns the line, as nearly all packets of a tunnel come
  * to one processor. The first one to come owns it. */
-INLINE void count(__u64 index, __u64 octets)
+INLINE void count(const struct slot *slot, __u64 octets)
 {
+	struct line *line = slot->line;
 	__u32 us = processor() + 1;
-	struct line *line;
+	__u64 index = slot->index;
 	struct others *shared;
 
-	OPAQUE(index);
-	if (index >= NUMBER(line_count))
-		return;
-	line = MEMORY(lines, struct line) + index;
 	if (likely(READ(line->owner) == us) ||
 	    (!READ(line->owner) && __sync_val_compare_and_swap(&line->owner, 0, us) == 0)) {
 		WRITE(line->packets, line->packets + 1);
 		WRITE(line->octets, line->octets + octets);
 		return;
 	}
+	OPAQUE(index);
+	if (index >= NUMBER(line_count))
+		return;
 	shared = MEMORY(others, struct others) + index;
 	__sync_fetch_and_add(&shared->packets, 1);
 	__sync_fetch_and_add(&shared->octets, octets);
+}
+
+/* Replaces 16 octets; returns the change for checksums. */
+INLINE __u64 replace128(__u8 *at, const __u64 new[2])
+{
+	__u64 change = replaced64(U64(at), new[0]) + replaced64(U64(at + 8), new[1]);
+
+	U64(at) = new[0];
+	U64(at + 8) = new[1];
+	return change;
+}
+
+/* Replaces 4 octets; returns the change for checksums. */
+INLINE __u64 replace32(__u8 *at, __u32 new)
+{
+	__u64 change = replaced32(U32(at), new);
+
+	U32(at) = new;
+	return change;
 }
 
 /* Writes the outer addresses; returns the change for checksums. */
@@ -249,28 +308,16 @@ INLINE __u64 write_outer(struct packet *packet, const struct hop *hop, __u32 fla
 	__u64 change = 0;
 
 	if (packet->ipv6) {
-		if (flags & HOP_DESTINATION) {
-			change += replaced64(packet->destination[0], hop->destination[0]) +
-				  replaced64(packet->destination[1], hop->destination[1]);
-			U64(ip + 24) = hop->destination[0];
-			U64(ip + 32) = hop->destination[1];
-		}
-		if (flags & HOP_SOURCE) {
-			change += replaced64(packet->source[0], hop->source[0]) +
-				  replaced64(packet->source[1], hop->source[1]);
-			U64(ip + 8) = hop->source[0];
-			U64(ip + 16) = hop->source[1];
-		}
+		if (flags & HOP_DESTINATION)
+			change += replace128(ip + 24, hop->destination);
+		if (flags & HOP_SOURCE)
+			change += replace128(ip + 8, hop->source);
 		return change;
 	}
-	if (flags & HOP_DESTINATION) {
-		change += replaced32(packet->destination[1] >> 32, hop->destination[1] >> 32);
-		U32(ip + 16) = hop->destination[1] >> 32;
-	}
-	if (flags & HOP_SOURCE) {
-		change += replaced32(packet->source[1] >> 32, hop->source[1] >> 32);
-		U32(ip + 12) = hop->source[1] >> 32;
-	}
+	if (flags & HOP_DESTINATION)
+		change += replace32(ip + 16, hop->destination[1] >> 32);
+	if (flags & HOP_SOURCE)
+		change += replace32(ip + 12, hop->source[1] >> 32);
 	U16(ip + 10) = mended(U16(ip + 10), change);
 	return change;
 }
@@ -279,54 +326,63 @@ INLINE __u64 write_outer(struct packet *packet, const struct hop *hop, __u32 fla
  * verdict, or why it goes on. */
 INLINE int decide(struct packet *packet, const struct slot *slot, struct hop **its_hop)
 {
-	__u32 verdict = slot->flags & VERDICT, flags;
+	__u32 verdict = slot->flags & VERDICT, wrong = packet->ipv6 ? HOP_IPV4 : HOP_IPV6, flags;
 	__u64 number = slot->flags >> HOP_BIT;
 	struct hop *hop;
 
 	OPAQUE(number);
-	if (number >= NUMBER(hop_count))
-		return PASS(PASSED_NO_ENTRY);
+	if (unlikely(number >= NUMBER(hop_count)))
+		RETURN_PASS(PASSED_NO_ENTRY);
 	*its_hop = hop = MEMORY(hops, struct hop) + number;
 	flags = hop->flags;
-	if (flags & ONLY_ANY && !guarded(packet, hop, flags))
-		return PASS(PASSED_GUARD);
-	if (verdict == VERDICT_HOST)
-		return PASS(PASSED_HOST);
-	if (verdict == VERDICT_DROP)
-		return XDP_DROP;
-	if (flags & (HOP_DESTINATION | HOP_SOURCE) && !(flags & HOP_IPV6) != !packet->ipv6)
-		return PASS(PASSED_GUARD);
-	if (hop->interface == packet->interface)
+	if (unlikely(flags & (ONLY_ANY | wrong)) && (flags & wrong || !guarded(packet, hop, flags)))
+		RETURN_PASS(PASSED_GUARD);
+	if (unlikely(verdict != VERDICT_FORWARD)) {
+		if (verdict == VERDICT_DROP)
+			return XDP_DROP;
+		RETURN_PASS(PASSED_HOST);
+	}
+	if (hop->interface == packet->context->ingress_ifindex)
 		return XDP_TX;
-	return redirect(&ports, hop->port, 0) == XDP_REDIRECT ? XDP_REDIRECT : PASS(PASSED_NO_PORT);
+	if (unlikely(redirect(&ports, hop->port, 0) != XDP_REDIRECT))
+		RETURN_PASS(PASSED_NO_PORT);
+	return XDP_REDIRECT;
+}
+
+/* Writes the link-layer addresses. */
+INLINE void write_link(__u8 *frame, const struct hop *hop, __u32 flags)
+{
+	if (likely((flags & HOP_ETH_BOTH) == HOP_ETH_BOTH)) {
+		U64(frame) = U64(hop->eth_destination);
+		U32(frame + 8) = U32(hop->eth_source + 2);
+		return;
+	}
+	if (flags & HOP_ETH_DESTINATION) {
+		U32(frame) = U32(hop->eth_destination);
+		U16(frame + 4) = U16(hop->eth_destination + 4);
+	}
+	if (flags & HOP_ETH_SOURCE) {
+		U32(frame + 6) = U32(hop->eth_source);
+		U16(frame + 10) = U16(hop->eth_source + 4);
+	}
 }
 
 /* Writes the headers in front of the inner packet. `change` is what the inner packet has changed in its own sum. */
 INLINE void write_headers(struct packet *packet, const struct slot *slot, const struct hop *hop, __u64 change)
 {
+	__u8 *gtp = packet->udp + UDP_LENGTH;
 	__u32 flags = hop->flags;
 	__u16 checksum;
 
+	write_link(packet->frame, hop, flags);
 	if (flags & (HOP_DESTINATION | HOP_SOURCE))
 		change += write_outer(packet, hop, flags);
-	if (slot->flags & SET_TEID) {
-		__u32 teid = NET32(slot->teid);
-
-		change += replaced32(U32(packet->gtp + 4), teid);
-		U32(packet->gtp + 4) = teid;
-	}
+	if (slot->flags & SET_TEID)
+		change += replace32(gtp + 4, NET32(slot->teid));
 	checksum = U16(packet->udp + 6);
 	if (checksum) {
 		checksum = mended(checksum, change);
 		U16(packet->udp + 6) = checksum ? checksum : 0xFFFF;
-	}
-	if (flags & HOP_ETH_DESTINATION) {
-		U32(packet->frame) = U32(hop->eth_destination);
-		U16(packet->frame + 4) = U16(hop->eth_destination + 4);
-	}
-	if (flags & HOP_ETH_SOURCE) {
-		U32(packet->frame + 6) = U32(hop->eth_source);
-		U16(packet->frame + 10) = U16(hop->eth_source + 4);
 	}
 }
 
@@ -351,8 +407,8 @@ INLINE int leave(struct packet *packet, const struct slot *slot, __u64 epoch)
 	scratch->teid = slot->teid;
 	scratch->inner = slot->inner;
 	scratch->flags = slot->flags;
-	scratch->gtp_at = packet->gtp - packet->frame;
-	scratch->gtp_length = packet->gtp_length;
+	scratch->gtp_at = packet->udp + UDP_LENGTH - packet->frame;
+	scratch->gtp_length = NET16(U16(packet->udp + UDP_LENGTH + 2));
 	return slot->flags & INSIDE_ANY ? TO_INSIDE : TO_REWRITE;
 }
 
@@ -369,113 +425,138 @@ INLINE enum found find_frame(struct packet *packet, __u64 epoch, struct slot *sl
 	return search(NUMBER(frame_first), NUMBER(frame_mask), key, epoch, slot);
 }
 
-/* Steers a packet to the port of GTP-U, whose outer headers end at `packet->udp`. */
-INLINE int steer_udp(struct packet *packet, __u32 udp_length)
+/* Finds the entry of a packet's tunnel. */
+INLINE enum found find_tunnel(struct packet *packet, __u64 epoch, struct slot *slot)
 {
-	__u8 *gtp = packet->gtp;
+	__u8 *ip = packet->frame + ETH_LENGTH;
+	__u64 destination[2] = { packet->ipv6 ? U64(ip + 24) : 0, packet->ipv6 ? U64(ip + 32) : mapped(U32(ip + 16)) };
+	struct anchor *anchor = find_anchor(destination, packet->ipv6);
+	__u32 key[3] = { NET32(U32(packet->udp + UDP_LENGTH + 4)) }, offset;
+
+	if (!anchor)
+		return FREE;
+	offset = key[0] - anchor->first_teid;
+	if (likely(offset < anchor->teids)) {
+		/* A line of the anchor alone: nothing holds in it if the TEID has no entry. */
+		__u64 index = (__u64)anchor->first_line + offset;
+		struct line *line = line_at(index);
+
+		return line ? read_line(line, index, epoch, slot) : FREE;
+	}
+	key[1] = anchor->number;
+	return search(NUMBER(tunnel_first), NUMBER(tunnel_mask), key, epoch, slot);
+}
+
+/* The result for a packet that is steered by its tunnel's or its link-layer addresses' entry. */
+#define STEERED (-102)
+
+/* What to do with a packet that is not simply sent on as its tunnel's entry says. */
+INLINE int special(struct packet *packet, enum found found, __u64 epoch, struct slot *slot)
+{
+	int end_marker = packet->udp[UDP_LENGTH + 1] == GTP_END_MARKER;
+
+	if (found == FOUND && slot->flags & VERDICT) {
+		if (end_marker && (!(slot->flags & END_MARKERS) || slot->flags & INSIDE_ANY))
+			return PASS(PASSED_SIGNALLING);
+		return slot->flags & INNER_ANY ? leave(packet, slot, epoch) : STEERED;
+	}
+	if (found != CHANGING && end_marker)
+		return PASS(PASSED_SIGNALLING);
+	if (found != CHANGING)
+		found = find_frame(packet, epoch, slot);
+	if (found == CHANGING)
+		return PASS(PASSED_CHANGING);
+	return found == FOUND && slot->flags & VERDICT ? STEERED : PASS(PASSED_NO_ENTRY);
+}
+
+/* Steers a G-PDU or End Marker. */
+INLINE int steer_packet(struct packet *packet)
+{
 	__u64 epoch = READ(MEMORY(control, struct control)->epoch);
-	__u32 key[3] = {}, offset;
-	struct anchor *anchor;
 	struct slot slot = {};
 	struct hop *hop = 0;
-	enum found found = FREE;
+	enum found found;
 	int out;
 
-	if (udp_length < UDP_LENGTH + GTP_LENGTH || U16(packet->udp + 4) != NET16((__u16)udp_length))
-		return PASS(PASSED_MALFORMED);
-	packet->gtp_length = NET16(U16(gtp + 2));
-	if ((gtp[0] & 0xF0) != 0x30 || packet->gtp_length != udp_length - UDP_LENGTH - GTP_LENGTH ||
-	    (gtp[0] & GTP_FLAGS && packet->gtp_length < GTP_OPTIONAL))
-		return PASS(PASSED_MALFORMED);
-	if (gtp[1] != GTP_GPDU && gtp[1] != GTP_END_MARKER)
-		return PASS(PASSED_SIGNALLING);
 	if (unlikely(!epoch))
 		return PASS(PASSED_PAUSED);
-	anchor = find_anchor(packet->destination);
-	if (anchor) {
-		key[0] = NET32(U32(gtp + 4));
-		key[1] = anchor->number;
-		offset = key[0] - anchor->first_teid;
-		if (offset < anchor->teids)
-			found = look((__u64)anchor->first_line + offset, key, epoch, &slot);
-		else
-			found = search(NUMBER(tunnel_first), NUMBER(tunnel_mask), key, epoch, &slot);
-	}
-	if (found == FOUND && slot.flags & VERDICT) {
-		if (gtp[1] == GTP_END_MARKER && (!(slot.flags & END_MARKERS) || slot.flags & INSIDE_ANY))
-			return PASS(PASSED_SIGNALLING);
-		if (slot.flags & (INSIDE_ANY | SET_INNER_SOURCE | SET_INNER_DESTINATION))
-			return leave(packet, &slot, epoch);
-	} else {
-		if (found != CHANGING && gtp[1] != GTP_GPDU)
-			return PASS(PASSED_SIGNALLING);
-		if (found != CHANGING)
-			found = find_frame(packet, epoch, &slot);
-		if (unlikely(found == CHANGING))
-			return PASS(PASSED_CHANGING);
-		if (found != FOUND || !(slot.flags & VERDICT))
-			return PASS(PASSED_NO_ENTRY);
+	found = find_tunnel(packet, epoch, &slot);
+	if (unlikely(found != FOUND || (slot.flags & (VERDICT | INNER_ANY)) != VERDICT_FORWARD ||
+		     packet->udp[UDP_LENGTH + 1] != GTP_GPDU)) {
+		out = special(packet, found, epoch, &slot);
+		if (out != STEERED)
+			return out;
 	}
 	out = decide(packet, &slot, &hop);
-	if (out < 0)
+	if (unlikely(out < 0))
 		return out;
-	count(slot.index, packet->length);
-	if (out != XDP_DROP)
+	count(&slot, packet->length);
+	if (likely(out != XDP_DROP))
 		write_headers(packet, &slot, hop, 0);
 	return out;
+}
+
+/* Bits of the first half of GTP-U's header, as a number: of the version and PT, of the type without its last bit, of the length. */
+#define GTP_KIND 0xF0FE0000
+#define GTP_VERSION 0xF0000000
+#define GTP_SIZE 0xFFFF
+
+/* Whether a datagram of this length, with `room` octets in the frame, is to the port of GTP-U, and lengths and these bits of the
+ * GTP-U header are as in a G-PDU. */
+INLINE int is_gtp(const __u8 *udp, __u32 length, __u64 room, __u32 bits)
+{
+	__u32 gtp = NET32(U32(udp + UDP_LENGTH));
+
+	/* The length is the lower half of both words. Its upper bits are 0, so no carry hides a difference. */
+	return length - UDP_LENGTH - GTP_LENGTH <= room - UDP_LENGTH - GTP_LENGTH &&
+	       NET32(U32(udp + 2)) - length == 2152 << 16 &&
+	       (gtp & (bits | GTP_SIZE)) - length == (0x30FF0000 & bits) - UDP_LENGTH - GTP_LENGTH &&
+	       (!(gtp & GTP_FLAGS << 24) || length >= UDP_LENGTH + GTP_LENGTH + GTP_OPTIONAL);
+}
+
+/* Why a datagram is no G-PDU or End Marker. */
+INLINE int why_not(const __u8 *udp, __u32 length, __u64 room)
+{
+	if (U16(udp + 2) != GTP_PORT)
+		return PASS(PASSED_OTHER);
+	return is_gtp(udp, length, room, GTP_VERSION) ? PASS(PASSED_SIGNALLING) : PASS(PASSED_MALFORMED);
 }
 
 /* Steers a frame. Returns the program's verdict, or why it goes on as it came. */
 INLINE int steer_frame(struct xdp_md *context)
 {
-	struct packet packet = {
-		.frame = (__u8 *)(long)context->data,
-		.end = (void *)(long)context->data_end,
-		.interface = context->ingress_ifindex,
-	};
-	__u8 *frame = packet.frame, *ip = frame + ETH_LENGTH;
+	__u8 *frame = (__u8 *)(long)context->data, *end = (__u8 *)(long)context->data_end, *ip = frame + ETH_LENGTH;
+	struct packet packet = { .context = context, .frame = frame, .udp = ip + IPV4_LENGTH, .length = end - frame };
+	__u64 room = packet.length - ETH_LENGTH - IPV4_LENGTH;
+	__u32 length;
 
-	packet.length = (__u8 *)packet.end - frame;
-	if (frame + ETH_LENGTH + IPV4_LENGTH + UDP_LENGTH + GTP_LENGTH > (__u8 *)packet.end)
-		return PASS(PASSED_OTHER);
-	if (likely(U16(frame + 12) == ETH_IPV4)) {
-		__u32 total = NET16(U16(ip + 2));
+	if (unlikely(packet.udp + UDP_LENGTH + GTP_LENGTH > end))
+		RETURN_PASS(PASSED_OTHER);
+	/* Type, version and IHL. */
+	if (likely((U32(frame + 12) & NET32(0xFFFFFF00)) == NET32(0x08004500))) {
+		/* Flags, offset, TTL and protocol. */
+		int whole = (U32(ip + 6) & NET32(0x3FFF00FF)) == NET32(UDP);
 
-		packet.udp = ip + IPV4_LENGTH;
-		if (ip[0] != 0x45 || ip[9] != UDP)
+		length = NET16(U16(ip + 2)) - IPV4_LENGTH;
+		if (likely(whole && is_gtp(packet.udp, length, room, GTP_KIND)))
+			return steer_packet(&packet);
+		if (ip[9] != UDP)
 			return PASS(PASSED_OTHER);
-		if (U16(ip + 6) & NET16(0x3FFF))
-			return PASS(PASSED_FRAGMENT);
-		if (U16(packet.udp + 2) != GTP_PORT)
-			return PASS(PASSED_OTHER);
-		if (total < IPV4_LENGTH || ETH_LENGTH + total > packet.length)
-			return PASS(PASSED_MALFORMED);
-		packet.gtp = packet.udp + UDP_LENGTH;
-		packet.source[1] = MAPPED | (__u64)U32(ip + 12) << 32;
-		packet.destination[1] = MAPPED | (__u64)U32(ip + 16) << 32;
-		return steer_udp(&packet, total - IPV4_LENGTH);
+		return whole ? why_not(packet.udp, length, room) : PASS(PASSED_FRAGMENT);
 	}
 	if (U16(frame + 12) == ETH_IPV6) {
-		__u32 payload = NET16(U16(ip + 4));
-
-		if (ip[0] >> 4 != 6 || ip[6] != UDP ||
-		    ip + IPV6_LENGTH + UDP_LENGTH + GTP_LENGTH > (__u8 *)packet.end)
-			return PASS(PASSED_OTHER);
-		packet.udp = ip + IPV6_LENGTH;
-		if (U16(packet.udp + 2) != GTP_PORT)
-			return PASS(PASSED_OTHER);
-		if (ETH_LENGTH + IPV6_LENGTH + payload > packet.length)
-			return PASS(PASSED_MALFORMED);
 		packet.ipv6 = 1;
-		packet.gtp = packet.udp + UDP_LENGTH;
-		packet.source[0] = U64(ip + 8);
-		packet.source[1] = U64(ip + 16);
-		packet.destination[0] = U64(ip + 24);
-		packet.destination[1] = U64(ip + 32);
-		/* The tables have IPv4 addresses in this form; no packet should. */
-		if (!packet.destination[0] && (__u32)packet.destination[1] == (__u32)MAPPED)
+		packet.udp = ip + IPV6_LENGTH;
+		length = NET16(U16(ip + 4));
+		room = packet.length - ETH_LENGTH - IPV6_LENGTH;
+		if (ip[0] >> 4 != 6 || ip[6] != UDP || packet.udp + UDP_LENGTH + GTP_LENGTH > end)
 			return PASS(PASSED_OTHER);
-		return steer_udp(&packet, payload);
+		if (!is_gtp(packet.udp, length, room, GTP_KIND))
+			return why_not(packet.udp, length, room);
+		/* The tables have IPv4 addresses in this form; no packet should. */
+		if (!U64(ip + 24) && U32(ip + 32) == (__u32)MAPPED)
+			return PASS(PASSED_OTHER);
+		return steer_packet(&packet);
 	}
 	return PASS(PASSED_OTHER);
 }

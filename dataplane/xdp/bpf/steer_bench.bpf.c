@@ -6,7 +6,7 @@
 #include "steer.h"
 
 /* One word of memory: the state of the sequence of TEIDs, which is first_teid plus a number of up to teid_mask. */
-extern char sequence;
+extern __u64 sequence;
 extern char first_teid, teid_mask, baseline;
 
 char licence[] PART("license") = "Dual BSD/GPL";

@@ -8,7 +8,7 @@ char licence[] PART("license") = "Dual BSD/GPL";
 INLINE int carry_out(struct xdp_md *context, struct scratch *scratch)
 {
 	struct packet packet = {};
-	struct slot slot = { .index = scratch->index, .teid = scratch->teid };
+	struct slot slot = { .index = scratch->index, .line = line_at(scratch->index), .teid = scratch->teid };
 	struct hop *hop = 0;
 	__u64 change = 0;
 	int out;
@@ -25,12 +25,12 @@ INLINE int carry_out(struct xdp_md *context, struct scratch *scratch)
 		WRITE(scratch->rewrites, 0);
 	}
 	slot.flags = READ(scratch->flags);
-	if (outer(context, scratch, &packet))
+	if (!slot.line || outer(context, scratch, &packet))
 		return PASS(PASSED_INNER);
 	out = decide(&packet, &slot, &hop);
 	if (out < 0)
 		return out;
-	count(slot.index, packet.length);
+	count(&slot, packet.length);
 	if (out == XDP_DROP)
 		return out;
 	if (READ(scratch->rewrites)) {

@@ -6,10 +6,11 @@ mod common;
 mod namespaces;
 
 use std::net::{IpAddr, UdpSocket};
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
-use namespaces::{network, network_with};
+use namespaces::{Link, network, network_with};
 use net::link::Links;
 use openflow::{Action, Change, FlowMod, Instructions, MacAddr, Oxm, PortNo, TableId};
 use packet::ethernet;

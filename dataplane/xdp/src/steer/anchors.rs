@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use pktio::bpf::{BpfError, SharedWords};
 
 use super::lines::NoLine;
-use super::records::{self, ANCHOR_PRESENT, ANCHOR_PROBES, ANCHOR_REMOVED, ANCHOR_WORDS};
+use super::records::{self, ANCHOR_IPV4, ANCHOR_IPV6, ANCHOR_PROBES, ANCHOR_REMOVED, ANCHOR_WORDS};
 use super::rows::{Grace, Rows};
 
 /// The TEIDs of an anchor.
@@ -113,7 +113,8 @@ impl Anchors {
             word.store(part, Relaxed);
         }
         words[2].store(u64::from(first_teid) | u64::from(teids) << 32, Relaxed);
-        let last = u64::from(first_line) | u64::from(number) << 32 | ANCHOR_PRESENT << 48;
+        let state = if address.is_ipv6() { ANCHOR_IPV6 } else { ANCHOR_IPV4 };
+        let last = u64::from(first_line) | u64::from(number) << 32 | state << 48;
         words[3].store(last, Release);
         self.removed[row as usize] = None;
         let number = number as u16;

@@ -54,8 +54,8 @@ impl Hop {
                 flags |= flag;
             }
         }
-        if [self.destination, self.source].iter().flatten().any(IpAddr::is_ipv6) {
-            flags |= records::HOP_IPV6;
+        if let Some(address) = self.destination.or(self.source) {
+            flags |= if address.is_ipv6() { records::HOP_IPV6 } else { records::HOP_IPV4 };
         }
         if only.interface.is_some() {
             flags |= records::ONLY_INTERFACE;

@@ -56,13 +56,15 @@ pub const HOP_SOURCE: u32 = 0x02;
 pub const HOP_ETH_DESTINATION: u32 = 0x04;
 pub const HOP_ETH_SOURCE: u32 = 0x08;
 pub const HOP_IPV6: u32 = 0x10;
+pub const HOP_IPV4: u32 = 0x20;
 pub const ONLY_INTERFACE: u32 = 0x100;
 pub const ONLY_SOURCE: u32 = 0x200;
 pub const ONLY_ETH_DESTINATION: u32 = 0x400;
 pub const ONLY_ETH_SOURCE: u32 = 0x800;
 
 pub const ANCHOR_REMOVED: u64 = 1;
-pub const ANCHOR_PRESENT: u64 = 2;
+pub const ANCHOR_IPV4: u64 = 2;
+pub const ANCHOR_IPV6: u64 = 3;
 pub const ANCHOR_PROBES: u32 = 16;
 pub const PROBES: u32 = 32;
 
@@ -73,7 +75,7 @@ pub const SCRATCH_OCTETS: usize = 128;
 
 /// Everything above as numbers, in the order of the section `records` of the object.
 #[cfg(all(test, feature = "clang"))]
-pub const RECORDS: [u32; 35] = [
+pub const RECORDS: [u32; 37] = [
     LINE_WORDS as u32 * 8,
     HOP_WORDS as u32 * 8,
     ANCHOR_WORDS as u32 * 8,
@@ -102,12 +104,14 @@ pub const RECORDS: [u32; 35] = [
     HOP_ETH_DESTINATION,
     HOP_ETH_SOURCE,
     HOP_IPV6,
+    HOP_IPV4,
     ONLY_INTERFACE,
     ONLY_SOURCE,
     ONLY_ETH_DESTINATION,
     ONLY_ETH_SOURCE,
     ANCHOR_REMOVED as u32,
-    ANCHOR_PRESENT as u32,
+    ANCHOR_IPV4 as u32,
+    ANCHOR_IPV6 as u32,
     SCRATCH_OCTETS as u32,
 ];
 
