@@ -156,7 +156,7 @@ INLINE int put_address(struct xdp_md *context, struct scratch *scratch, __u8 *to
 INLINE int look_inside(struct xdp_md *context, struct scratch *scratch, __u32 set)
 {
 	__u32 tunnel = scratch->index, version = READ(scratch->version), protocol = READ(scratch->protocol);
-	__u32 line_key[3] = { tunnel, KEY_INSIDE, 0 }, *line;
+	__u32 *line;
 	struct inside_key key = { .line = tunnel, .set = set, .version = version };
 	int ported = set <= INSIDE_CLIENT;
 	struct slot slot = {};
@@ -186,7 +186,7 @@ INLINE int look_inside(struct xdp_md *context, struct scratch *scratch, __u32 se
 	line = map_lookup(&inside, &key);
 	if (!line)
 		return 0;
-	found = look(READ(*line), line_key, scratch->epoch, &slot);
+	found = look(READ(*line), tunnel | (__u64)KEY_INSIDE << KEY_NUMBER_BIT, 0, scratch->epoch, &slot);
 	if (found == CHANGING)
 		return -1;
 	if (found != FOUND || !(slot.flags & VERDICT))

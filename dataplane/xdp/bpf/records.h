@@ -8,14 +8,29 @@
 
 #include <linux/types.h>
 
-/* An entry: one cache line. */
+/* An entry, as far as most packets need it: half a cache line. A bucket of two is one cache line. */
 struct line {
-	__u32 key[3];   /* TEID, number of the anchor (not 0), 0; or two link-layer addresses; zeros in a free line */
-	__u32 owner;    /* number + 1 of the processor that counts here without locking */
-	__u64 turn;     /* epoch << 2 | settled << 1 | slot: from this epoch on, or at once, the slot holds; until then the other */
-	__u64 low[2];   /* of each slot: TEID to set, inner address or number of its row << 32 */
-	__u32 high[2];  /* of each slot: flags below, number of the hop << 16 */
+	__u64 key;      /* one of those below, and from OWNER_BIT on the number + 1 of the processor that counts here without locking */
+	__u64 action;   /* TEID to set, flags below << 32, number of the hop << 48 */
 	__u64 packets;
+	__u64 octets;
+};
+
+/* Keys. 0 is a line that was never used, behind which no search goes. */
+#define KEY_REMOVED 1           /* a line that was used: the search goes on behind it */
+#define KEY_NUMBER_BIT 32       /* tunnels: TEID, and from this bit on the number of the anchor, which is not 0 */
+#define KEY_INSIDE 0xFFFF       /* entries for inner fields: number of the tunnel's line, and this in place of an anchor's number */
+#define KEY_FRAME 0xFFFF        /* link-layer addresses: their hash, and this; the addresses are in `more` */
+#define OWNER_BIT 48
+
+/* The rest of an entry: what holds while it changes (VERDICT_MORE), and what few entries have. One cache line. */
+struct more {
+	__u64 turn;     /* epoch << 2 | settled << 1 | slot: from this epoch on, or at once, the slot holds; until then the other */
+	__u64 action[2];        /* of each slot */
+	__u32 inner[2];         /* of each slot: inner address, or number of its row */
+	__u32 key[3];           /* as the process has it: two link-layer addresses */
+	__u32 zero;
+	__u64 packets;          /* counted by processors that do not own the line */
 	__u64 octets;
 };
 
@@ -23,18 +38,13 @@ struct line {
 #define TURN_SETTLED 2
 #define TURN_EPOCH_BIT 2
 
-/* key[2] of a line that was used, behind two zeros: the search goes on behind it. No key is like that. */
-#define KEY_REMOVED 1
-
-/* key[1] of a line of an entry for inner fields, behind the number of the tunnel's line. Numbers of anchors are smaller. */
-#define KEY_INSIDE 0x10000
-
-/* Flags of a slot. */
+/* Flags of an action. */
 #define VERDICT 0x0007         /* one of these: */
 #define VERDICT_ABSENT 0       /* as if there were no entry */
 #define VERDICT_FORWARD 1
 #define VERDICT_HOST 2         /* on to the next part of the chain */
 #define VERDICT_DROP 3
+#define VERDICT_MORE 4         /* the slot of `more` that holds says what */
 #define SET_TEID 0x0008
 #define SET_INNER_SOURCE 0x0010
 #define SET_INNER_DESTINATION 0x0020
@@ -146,11 +156,5 @@ struct control {
 #define PROGRAM_INSIDE 0
 #define PROGRAM_REWRITE 1
 #define SCRATCH_OCTETS 128
-
-/* Counters of a line for processors that do not own it. */
-struct others {
-	__u64 packets;
-	__u64 octets;
-};
 
 #endif

@@ -18,7 +18,7 @@
 /* Maps. */
 extern char slots, ports, inside, inner_programs;
 /* Memory. */
-extern __u64 control, anchors, lines, hops, addresses, others, passed, scratches;
+extern __u64 control, anchors, lines, hops, addresses, more, passed, scratches;
 /* Numbers: the place behind this part in the chain, lengths of tables, and where regions of the lines begin. */
 extern char next_slot, anchors_mask, line_count, hop_count, address_count;
 extern char tunnel_first, tunnel_mask, frame_first, frame_mask;
@@ -181,58 +181,113 @@ INLINE struct line *line_at(__u64 index)
 	return MEMORY(lines, struct line) + index;
 }
 
-/* Reads the slot that holds. Returns whether it is of one piece: not, if the line was changed meanwhile. */
-INLINE int read_slot(struct line *line, __u64 epoch, struct slot *slot)
+/* The rest of a line. */
+INLINE struct more *more_at(__u64 index)
 {
-	__u64 turn = READ(line->turn), which = turn & TURN_SLOT, low;
-
-	if (unlikely(turn >> TURN_EPOCH_BIT > epoch) && !(turn & TURN_SETTLED))
-		which ^= 1;
-	low = READ(line->low[which]);
-	slot->flags = READ(line->high[which]);
-	slot->teid = low;
-	slot->inner = low >> 32;
-	return likely(READ(line->turn) == turn);
+	OPAQUE(index);
+	if (unlikely(index >= NUMBER(line_count)))
+		return 0;
+	OPAQUE(index);
+	return MEMORY(more, struct more) + index;
 }
 
-/* Reads which slot of a line holds. A line that is being changed is read again. */
+INLINE void put_action(struct slot *slot, __u64 action)
+{
+	slot->teid = action;
+	slot->flags = action >> 32;
+}
+
+/* Reads the slot that holds. Returns whether it is of one piece: not, if the line was changed meanwhile. */
+INLINE int read_slot(struct more *more, __u64 epoch, struct slot *slot)
+{
+	__u64 turn = READ(more->turn), which = turn & TURN_SLOT;
+
+	if (turn >> TURN_EPOCH_BIT > epoch && !(turn & TURN_SETTLED))
+		which ^= 1;
+	put_action(slot, READ(more->action[which]));
+	slot->inner = READ(more->inner[which]);
+	return READ(more->turn) == turn;
+}
+
+/* Reads what holds for a line. A line that is being changed is read again. What holds may be of a later epoch than this one, if that
+ * has begun meanwhile: who reads several lines for a packet looks at the epoch again. */
 INLINE enum found read_line(struct line *line, __u64 index, __u64 epoch, struct slot *slot)
 {
+	struct more *more;
+
 	slot->line = line;
 	slot->index = index;
-	return read_slot(line, epoch, slot) || read_slot(line, epoch, slot) ? FOUND : CHANGING;
+	put_action(slot, READ(line->action));
+	if (likely(!(slot->flags & VERDICT_MORE)))
+		return FOUND;
+	more = more_at(index);
+	return more && (read_slot(more, epoch, slot) || read_slot(more, epoch, slot)) ? FOUND : CHANGING;
 }
 
-/* Looks whether a line has this key, and which slot holds. Lines get other keys a grace period after nothing holds in them. */
-INLINE enum found look(__u64 index, const __u32 key[3], __u64 epoch, struct slot *slot)
+INLINE __u64 current_epoch(void)
+{
+	return READ(MEMORY(control, struct control)->epoch);
+}
+
+/* The key of a line without its owner. */
+INLINE __u64 key_of(const struct line *line)
+{
+	return READ(line->key) & ((1ULL << OWNER_BIT) - 1);
+}
+
+/* Looks whether a line has this key, and what holds. Lines get other keys a grace period after nothing holds in them. Of two link-layer
+ * addresses, `frame`, the key is only the hash. */
+INLINE enum found look(__u64 index, __u64 key, const __u32 *frame, __u64 epoch, struct slot *slot)
 {
 	struct line *line = line_at(index);
-	__u64 front;
-	__u32 back;
+	__u64 found;
 
 	if (!line)
 		return FREE;
-	front = READ(U64(line->key));
-	back = READ(line->key[2]);
-	if (front != (key[0] | (__u64)key[1] << 32) || back != key[2])
-		return front | back ? OTHER_KEY : FREE;
+	found = key_of(line);
+	if (found != key)
+		return found ? OTHER_KEY : FREE;
+	if (frame) {
+		struct more *more = more_at(index);
+
+		if (!more || READ(more->key[0]) != frame[0] || READ(more->key[1]) != frame[1] || READ(more->key[2]) != frame[2])
+			return OTHER_KEY;
+	}
 	return read_line(line, index, epoch, slot);
 }
 
-/* Looks for a key in a region of the lines that is a hash table. */
-INLINE enum found search(__u64 first, __u64 mask, const __u32 key[3], __u64 epoch, struct slot *slot)
+INLINE __u32 hash_key(__u32 first, __u32 second, __u32 third)
 {
-	__u32 hash = key[0] * 0x9E3779B1u ^ key[1] * 0x85EBCA6Bu ^ key[2] * 0xC2B2AE35u;
-	__u32 step;
+	__u32 hash = first * 0x9E3779B1u ^ second * 0x85EBCA6Bu ^ third * 0xC2B2AE35u;
 
 	hash ^= hash >> 15;
 	hash *= 0x2C1B3C6Du;
-	hash ^= hash >> 13;
-	step = hash >> 16 | 1;
+	return hash ^ hash >> 13;
+}
+
+/* Which line of a bucket has the key, if one has: calculated, as a jump would be foreseen wrongly for every third packet, and be
+ * found out only when the line comes from memory. */
+INLINE __u64 place_in_bucket(__u64 index, __u64 key)
+{
+	struct line *line = line_at(index);
+	__u64 differs = line ? key_of(line) ^ key : 0;
+
+	differs = (differs | -differs) >> 63;
+	OPAQUE(differs);
+	return index + differs;
+}
+
+/* Looks for a key in a region of the lines that is a hash table. */
+INLINE enum found search(__u64 first, __u64 mask, __u32 hash, __u64 key, const __u32 *frame, __u64 epoch, struct slot *slot)
+{
+	__u32 step = hash >> 16 | 1;
+
+	if (likely(look(place_in_bucket(first + 2 * (hash & mask), key), key, frame, epoch, slot) == FOUND))
+		return FOUND;
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < PROBES; i++) {
 		__u64 bucket = (hash + (__u32)(i >> 1) * step) & mask;
-		enum found found = look(first + 2 * bucket + (i & 1), key, epoch, slot);
+		enum found found = look(first + 2 * bucket + (i & 1), key, frame, epoch, slot);
 
 		if (found != OTHER_KEY)
 			return found;
@@ -264,22 +319,20 @@ INLINE int guarded(const struct packet *packet, const struct hop *hop, __u32 fla
 INLINE void count(const struct slot *slot, __u64 octets)
 {
 	struct line *line = slot->line;
-	__u32 us = processor() + 1;
-	__u64 index = slot->index;
-	struct others *shared;
+	__u64 us = processor() + 1, key = READ(line->key);
+	struct more *more;
 
-	if (likely(READ(line->owner) == us) ||
-	    (!READ(line->owner) && __sync_val_compare_and_swap(&line->owner, 0, us) == 0)) {
+	if (likely(key >> OWNER_BIT == us) ||
+	    (!(key >> OWNER_BIT) && __sync_val_compare_and_swap(&line->key, key, key | us << OWNER_BIT) == key)) {
 		WRITE(line->packets, line->packets + 1);
 		WRITE(line->octets, line->octets + octets);
 		return;
 	}
-	OPAQUE(index);
-	if (index >= NUMBER(line_count))
+	more = more_at(slot->index);
+	if (!more)
 		return;
-	shared = MEMORY(others, struct others) + index;
-	__sync_fetch_and_add(&shared->packets, 1);
-	__sync_fetch_and_add(&shared->octets, octets);
+	__sync_fetch_and_add(&more->packets, 1);
+	__sync_fetch_and_add(&more->octets, octets);
 }
 
 /* Replaces 16 octets; returns the change for checksums. */
@@ -412,17 +465,24 @@ INLINE int leave(struct packet *packet, const struct slot *slot, __u64 epoch)
 	return slot->flags & INSIDE_ANY ? TO_INSIDE : TO_REWRITE;
 }
 
+INLINE enum found search_frame(const __u32 key[3], __u64 epoch, struct slot *slot)
+{
+	__u32 hash = hash_key(key[0], key[1], key[2]);
+
+	return search(NUMBER(frame_first), NUMBER(frame_mask), hash, hash | (__u64)KEY_FRAME << KEY_NUMBER_BIT, key, epoch, slot);
+}
+
 /* Finds the entry for link-layer addresses: one for both, else one for the destination alone. */
 INLINE enum found find_frame(struct packet *packet, __u64 epoch, struct slot *slot)
 {
 	__u32 key[3] = { U32(packet->frame), U32(packet->frame + 4), U32(packet->frame + 8) };
-	enum found found = search(NUMBER(frame_first), NUMBER(frame_mask), key, epoch, slot);
+	enum found found = search_frame(key, epoch, slot);
 
 	if (found == CHANGING || (found == FOUND && slot->flags & VERDICT))
 		return found;
 	key[1] &= 0xFFFF;
 	key[2] = 0;
-	return search(NUMBER(frame_first), NUMBER(frame_mask), key, epoch, slot);
+	return search_frame(key, epoch, slot);
 }
 
 /* Finds the entry of a packet's tunnel. */
@@ -431,11 +491,11 @@ INLINE enum found find_tunnel(struct packet *packet, __u64 epoch, struct slot *s
 	__u8 *ip = packet->frame + ETH_LENGTH;
 	__u64 destination[2] = { packet->ipv6 ? U64(ip + 24) : 0, packet->ipv6 ? U64(ip + 32) : mapped(U32(ip + 16)) };
 	struct anchor *anchor = find_anchor(destination, packet->ipv6);
-	__u32 key[3] = { NET32(U32(packet->udp + UDP_LENGTH + 4)) }, offset;
+	__u32 teid = NET32(U32(packet->udp + UDP_LENGTH + 4)), offset;
 
 	if (!anchor)
 		return FREE;
-	offset = key[0] - anchor->first_teid;
+	offset = teid - anchor->first_teid;
 	if (likely(offset < anchor->teids)) {
 		/* A line of the anchor alone: nothing holds in it if the TEID has no entry. */
 		__u64 index = (__u64)anchor->first_line + offset;
@@ -443,8 +503,8 @@ INLINE enum found find_tunnel(struct packet *packet, __u64 epoch, struct slot *s
 
 		return line ? read_line(line, index, epoch, slot) : FREE;
 	}
-	key[1] = anchor->number;
-	return search(NUMBER(tunnel_first), NUMBER(tunnel_mask), key, epoch, slot);
+	return search(NUMBER(tunnel_first), NUMBER(tunnel_mask), hash_key(teid, anchor->number, 0),
+		      teid | (__u64)anchor->number << KEY_NUMBER_BIT, 0, epoch, slot);
 }
 
 /* The result for a packet that is steered by its tunnel's or its link-layer addresses' entry. */
@@ -464,7 +524,8 @@ INLINE int special(struct packet *packet, enum found found, __u64 epoch, struct 
 		return PASS(PASSED_SIGNALLING);
 	if (found != CHANGING)
 		found = find_frame(packet, epoch, slot);
-	if (found == CHANGING)
+	/* The tunnel's line was read before: its entry may have come in an epoch in which this one went. */
+	if (found == CHANGING || current_epoch() != epoch)
 		return PASS(PASSED_CHANGING);
 	return found == FOUND && slot->flags & VERDICT ? STEERED : PASS(PASSED_NO_ENTRY);
 }
@@ -472,7 +533,7 @@ INLINE int special(struct packet *packet, enum found found, __u64 epoch, struct 
 /* Steers a G-PDU or End Marker. */
 INLINE int steer_packet(struct packet *packet)
 {
-	__u64 epoch = READ(MEMORY(control, struct control)->epoch);
+	__u64 epoch = current_epoch();
 	struct slot slot = {};
 	struct hop *hop = 0;
 	enum found found;

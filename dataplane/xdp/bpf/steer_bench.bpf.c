@@ -21,6 +21,8 @@ PART("xdp") int steer_bench(struct xdp_md *context)
 		return XDP_ABORTED;
 	*state = *state * 6364136223846793005ULL + 1442695040888963407ULL;
 	U32(frame + 46) = NET32((__u32)(NUMBER(first_teid) + (*state >> 33 & NUMBER(teid_mask))));
+	if (state[1])
+		U32(frame + 30) = state[1];
 	OPAQUE(what);
 	if (what == 2)
 		return XDP_TX;

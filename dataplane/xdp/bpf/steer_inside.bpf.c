@@ -24,6 +24,9 @@ PART("xdp") int steer_inside(struct xdp_md *context)
 		if (found)
 			break;
 	}
+	/* Entries of one epoch handle a packet, the tunnel's and this one. */
+	if (current_epoch() != scratch->epoch)
+		goto host;
 	tail_call(context, &inner_programs, PROGRAM_REWRITE);
 host:
 	count_passed(PASS(PASSED_INNER));

@@ -2,7 +2,7 @@
 //!
 //! First everything is taken that the changes need: lines, hops, rows of addresses. Lines get their keys, but nothing holds for them,
 //! so programs see no difference. An error gives it all back. Then the slots are written, which cannot fail, and the new epoch is
-//! stored. At last, what was replaced is given back, to be used again a grace period later.
+//! stored, and lines get what holds now. At last, what was replaced is given back, to be used again a grace period later.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::Release;
@@ -310,6 +310,10 @@ impl Steer {
         }
         self.epoch = epoch;
         self.publish_epoch();
+        for write in &plan.writes {
+            let (Write::Slot(line, _) | Write::Sets(line)) = *write;
+            self.lines.settle(line);
+        }
         for slot in replaced {
             self.give_back(slot);
         }

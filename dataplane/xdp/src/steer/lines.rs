@@ -6,9 +6,13 @@
 //! A hashed region is searched in buckets of two neighbouring lines; the program stops at a line that was never used. So a line
 //! that was removed stays in the way of the search for those that were put behind it ([`Shadow::behind`]).
 //!
-//! **Changing a line.** Programs read the word `turn`, the key, a slot, and `turn` again; they start again when it has changed. A
-//! change first makes `turn` say that the slot in use holds whatever the epoch is, then writes the other slot, then makes `turn` say
-//! from which epoch that one holds. Each value of `turn` occurs once. Programs read in order on x86-64 only
+//! A line is half a cache line: key, action, counters. That is all that programs read for nearly every packet, so a cache holds as
+//! many entries as can be. The rest, a cache line, is for what few packets need, and for changes.
+//!
+//! **Changing a line.** First its action says that the rest holds, which has two slots. Programs read the word `turn` there, a slot, and
+//! `turn` again; they start again when it has changed. A change makes `turn` say that the slot in use holds whatever the epoch is, then
+//! writes the other slot, then makes `turn` say from which epoch that one holds. Each value of `turn` occurs once. When the epoch has
+//! begun, the line gets the new action ([`Lines::settle`]). Programs read in order on x86-64 only
 //! ([`SteerError::Processor`](super::SteerError::Processor)).
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -16,8 +20,9 @@ use std::sync::atomic::{AtomicU64, fence};
 
 use pktio::bpf::{BpfError, SharedWords};
 
+use super::FRAMES;
 use super::entry::Counters;
-use super::records::{self, LINE_WORDS, OTHERS_WORDS, PROBES, word};
+use super::records::{self, LINE_WORDS, MORE_WORDS, PROBES, more, word};
 use super::rows::Grace;
 
 /// What a slot says; zeros: as if there were no entry.
@@ -31,19 +36,24 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// The action, and the inner address.
     fn words(self) -> (u64, u32) {
-        (u64::from(self.teid) | u64::from(self.inner) << 32, self.flags | self.hop << records::HOP_BIT)
+        let action = u64::from(self.teid) | u64::from(self.flags) << 32;
+        (action | u64::from(self.hop) << (32 + records::HOP_BIT), self.inner)
     }
 
-    fn of(low: u64, high: u32) -> Slot {
+    fn of(action: u64, inner: u32) -> Slot {
         Slot {
-            teid: low as u32,
-            inner: (low >> 32) as u32,
-            flags: high & 0xFFFF,
-            hop: high >> records::HOP_BIT,
+            teid: action as u32,
+            inner,
+            flags: (action >> 32) as u32 & 0xFFFF,
+            hop: (action >> (32 + records::HOP_BIT)) as u32,
         }
     }
 }
+
+/// The action of a line whose rest says what holds.
+const MORE: u64 = (records::VERDICT_MORE as u64) << 32;
 
 /// What a line is used for.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -110,7 +120,7 @@ pub enum NoLine {
 #[derive(Debug)]
 pub struct Lines {
     words: SharedWords,
-    others: SharedWords,
+    more: SharedWords,
     shadows: Vec<Shadow>,
     hashed: [Hashed; 2],
     live: u32,
@@ -121,16 +131,16 @@ impl Lines {
     pub fn new(count: u32, hashed: [Hashed; 2]) -> Result<Lines, BpfError> {
         Ok(Lines {
             words: SharedWords::new(count as usize * LINE_WORDS * 8)?,
-            others: SharedWords::new(count as usize * OTHERS_WORDS * 8)?,
+            more: SharedWords::new(count as usize * MORE_WORDS * 8)?,
             shadows: vec![Shadow::default(); count as usize],
             hashed,
             live: 0,
         })
     }
 
-    /// The lines' memory and that of the counters of processors that do not own a line.
+    /// The lines' memory and that of their rest.
     pub fn memory(&self) -> (&SharedWords, &SharedWords) {
-        (&self.words, &self.others)
+        (&self.words, &self.more)
     }
 
     /// Number of lines.
@@ -165,9 +175,13 @@ impl Lines {
         &self.words.words()[line as usize * LINE_WORDS..][..LINE_WORDS]
     }
 
+    fn more(&self, line: u32) -> &[AtomicU64] {
+        &self.more.words()[line as usize * MORE_WORDS..][..MORE_WORDS]
+    }
+
     pub fn key(&self, line: u32) -> [u32; 3] {
-        let words = self.line(line);
-        let (first, second) = (words[word::KEY].load(Relaxed), words[word::KEY + 1].load(Relaxed));
+        let words = self.more(line);
+        let (first, second) = (words[more::KEY].load(Relaxed), words[more::KEY + 1].load(Relaxed));
         [first as u32, (first >> 32) as u32, second as u32]
     }
 
@@ -216,17 +230,15 @@ impl Lines {
 
     /// Gives a key to a line that has none or an old one, which no program uses any more. Nothing holds for it yet.
     pub fn give(&mut self, line: u32, key: [u32; 3]) {
-        let words = self.line(line);
-        // Nothing holds in either slot, so that programs may find the key at any time.
-        let turn = words[word::TURN].load(Relaxed) | records::TURN_SETTLED;
-        words[word::TURN].store(turn, Relaxed);
-        for (at, word) in [(word::LOW, 0), (word::LOW + 1, 0), (word::HIGH, 0)] {
-            words[at].store(word, Relaxed);
+        // Nothing holds, neither here nor in either slot, so that programs may find the key at any time.
+        let words = self.more(line);
+        let turn = words[more::TURN].load(Relaxed) | records::TURN_SETTLED;
+        words[more::TURN].store(turn, Relaxed);
+        for at in [more::ACTION, more::ACTION + 1, more::INNER] {
+            words[at].store(0, Relaxed);
         }
-        fence(Release);
-        for (at, key) in records::key_words(key).into_iter().enumerate() {
-            words[word::KEY + at].store(key, Release);
-        }
+        self.line(line)[word::ACTION].store(0, Relaxed);
+        self.set_key(line, key);
         self.set_state(line, State::Removed(0));
     }
 
@@ -252,53 +264,66 @@ impl Lines {
         self.set_key(line, if free { records::FREE } else { records::REMOVED });
     }
 
-    /// Makes a line free or removed. The last part of the key comes first: between them the line must not look free.
+    /// Writes a key where this process and where programs look for it.
     fn set_key(&self, line: u32, key: [u32; 3]) {
-        for (at, key) in records::key_words(key).into_iter().enumerate().rev() {
-            self.line(line)[word::KEY + at].store(key, Release);
+        for (at, key) in records::key_words(key).into_iter().enumerate() {
+            self.more(line)[more::KEY + at].store(key, Relaxed);
         }
+        let addresses =
+            self.hashed[FRAMES].contains(line) && ![records::FREE, records::REMOVED].contains(&key);
+        let key = if addresses { records::hashed_key(key) } else { records::plain_key(key) };
+        self.line(line)[word::KEY].store(key, Release);
     }
 
     /// What holds for a line, or will with the epoch that is being prepared.
     pub fn slot(&self, line: u32) -> Slot {
-        let words = self.line(line);
-        self.read_slot(line, words[word::TURN].load(Relaxed) & records::TURN_SLOT)
+        self.read_slot(line, self.more(line)[more::TURN].load(Relaxed) & records::TURN_SLOT)
     }
 
     fn read_slot(&self, line: u32, which: u64) -> Slot {
-        let words = self.line(line);
-        let high = words[word::HIGH].load(Relaxed) >> (32 * which);
-        Slot::of(words[word::LOW + which as usize].load(Relaxed), high as u32)
+        let words = self.more(line);
+        let inner = words[more::INNER].load(Relaxed) >> (32 * which);
+        Slot::of(words[more::ACTION + which as usize].load(Relaxed), inner as u32)
     }
 
     /// Makes `slot` hold from `epoch` on, which programs have not seen. Returns what it replaces: what holds until then, or what a
     /// call before for the same epoch has written.
     pub fn write(&self, line: u32, slot: Slot, epoch: u64) -> Slot {
-        let words = self.line(line);
-        let turn = words[word::TURN].load(Relaxed);
+        let words = self.more(line);
+        let turn = words[more::TURN].load(Relaxed);
         let again = turn >> records::TURN_EPOCH_BIT == epoch;
         let which = turn & records::TURN_SLOT;
         let (replaced, to) = (self.read_slot(line, which), if again { which } else { which ^ 1 });
         if !again {
+            // Until now both say the same.
+            self.line(line)[word::ACTION].store(MORE, Relaxed);
             // Unique, as `turn` has had this epoch neither with this bit nor without.
             let settled = epoch << records::TURN_EPOCH_BIT | records::TURN_SETTLED | which;
-            words[word::TURN].store(settled, Relaxed);
+            words[more::TURN].store(settled, Release);
             fence(Release);
         }
-        let (low, high) = slot.words();
-        let other = words[word::HIGH].load(Relaxed) & (0xFFFF_FFFF << (32 * (to ^ 1)));
-        words[word::LOW + to as usize].store(low, Relaxed);
-        words[word::HIGH].store(other | u64::from(high) << (32 * to), Relaxed);
-        words[word::TURN].store(epoch << records::TURN_EPOCH_BIT | to, Release);
+        let (action, inner) = slot.words();
+        let other = words[more::INNER].load(Relaxed) & (0xFFFF_FFFF << (32 * (to ^ 1)));
+        words[more::ACTION + to as usize].store(action, Relaxed);
+        words[more::INNER].store(other | u64::from(inner) << (32 * to), Relaxed);
+        words[more::TURN].store(epoch << records::TURN_EPOCH_BIT | to, Release);
         replaced
+    }
+
+    /// Gives a line the action of its slot, whose epoch has begun. Where an inner address is replaced the rest goes on saying what holds.
+    pub fn settle(&self, line: u32) {
+        let slot = self.slot(line);
+        if slot.flags & (records::SET_INNER_SOURCE | records::SET_INNER_DESTINATION) == 0 {
+            self.line(line)[word::ACTION].store(slot.words().0, Release);
+        }
     }
 
     /// Counters of a line since it exists, of all its entries.
     fn totals(&self, line: u32) -> Counters {
-        let (words, others) = (self.line(line), &self.others.words()[line as usize * OTHERS_WORDS..]);
+        let (words, others) = (self.line(line), self.more(line));
         Counters {
-            packets: words[word::PACKETS].load(Relaxed).wrapping_add(others[0].load(Relaxed)),
-            octets: words[word::OCTETS].load(Relaxed).wrapping_add(others[1].load(Relaxed)),
+            packets: words[word::PACKETS].load(Relaxed).wrapping_add(others[more::PACKETS].load(Relaxed)),
+            octets: words[word::OCTETS].load(Relaxed).wrapping_add(others[more::OCTETS].load(Relaxed)),
         }
     }
 
@@ -313,7 +338,7 @@ impl Lines {
 
     /// Octets that the lines take: shared with the kernel, and of this process alone.
     pub fn octets(&self) -> usize {
-        let shared = (LINE_WORDS + OTHERS_WORDS) * 8;
+        let shared = (LINE_WORDS + MORE_WORDS) * 8;
         self.shadows.len() * (shared + size_of::<Shadow>())
     }
 }

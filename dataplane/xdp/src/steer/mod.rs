@@ -58,7 +58,7 @@ pub use entry::{Action, Change, Counters, Entry, Forward, Inner, Inside, Key, On
 /// Interfaces to which packets can be sent.
 const PORTS: u32 = 256;
 /// Most lines: what a program can address.
-const LINES_MAX: u64 = (SHARED_OCTETS_MAX / (records::LINE_WORDS * 8)) as u64;
+const LINES_MAX: u64 = (SHARED_OCTETS_MAX / (records::MORE_WORDS * 8)) as u64;
 /// Most anchors and hops: their numbers have 16 bits.
 const NUMBERS_MAX: u32 = 0xFFFE;
 /// Regions of [`Lines`] that are searched by hash.
@@ -428,7 +428,7 @@ impl Steer {
         more: &[(&str, Value<'_>)],
     ) -> Result<Program, SteerError> {
         let lines = regions(&self.capacity)?;
-        let (line_words, others) = self.lines.memory();
+        let (line_words, more_words) = self.lines.memory();
         let (anchors, anchors_mask) = self.anchors.memory();
         let (hops, hop_count) = self.hops.memory();
         let number = |value: u32| Value::Number(value.into());
@@ -442,7 +442,7 @@ impl Steer {
             ("scratches", memory(&self.scratches)),
             ("anchors", memory(anchors)),
             ("lines", memory(line_words)),
-            ("others", memory(others)),
+            ("more", memory(more_words)),
             ("hops", memory(hops)),
             ("addresses", memory(&self.addresses)),
             ("next_slot", number(place.number() + 1)),

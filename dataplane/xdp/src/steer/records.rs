@@ -6,24 +6,32 @@ use std::net::IpAddr;
 
 use packet::ethernet::Mac;
 
-/// Words of a line, a hop, an anchor, a row of an address, and of a line's shared counters.
-pub const LINE_WORDS: usize = 8;
+/// Words of a line, its rest, a hop, an anchor, and a row of an address.
+pub const LINE_WORDS: usize = 4;
+pub const MORE_WORDS: usize = 8;
 pub const HOP_WORDS: usize = 16;
 pub const ANCHOR_WORDS: usize = 4;
 pub const ADDRESS_WORDS: usize = 2;
-pub const OTHERS_WORDS: usize = 2;
 /// Octets of a key for inner fields.
 pub const INSIDE_KEY: usize = 44;
 
 /// Words of a line.
 pub mod word {
-    /// `key[0]`, `key[1]`; then `key[2]` and the owner.
     pub const KEY: usize = 0;
-    pub const TURN: usize = 2;
+    pub const ACTION: usize = 1;
+    pub const PACKETS: usize = 2;
+    pub const OCTETS: usize = 3;
+}
+
+/// Words of a line's rest.
+pub mod more {
+    pub const TURN: usize = 0;
     /// Of slot 0; that of slot 1 follows.
-    pub const LOW: usize = 3;
+    pub const ACTION: usize = 1;
     /// Slot 0 in the lower half, slot 1 in the upper one.
-    pub const HIGH: usize = 5;
+    pub const INNER: usize = 3;
+    /// `key[0]`, `key[1]`; then `key[2]`.
+    pub const KEY: usize = 4;
     pub const PACKETS: usize = 6;
     pub const OCTETS: usize = 7;
 }
@@ -32,16 +40,21 @@ pub const TURN_SLOT: u64 = 1;
 pub const TURN_SETTLED: u64 = 2;
 pub const TURN_EPOCH_BIT: u32 = 2;
 
-/// `key[1]` of lines for inner fields.
-pub const KEY_INSIDE: u32 = 0x10000;
+/// Where numbers of anchors begin in a line's word of its key.
+pub const KEY_NUMBER_BIT: u32 = 32;
+/// `key[1]` of lines for inner fields. No anchor has this number.
+pub const KEY_INSIDE: u32 = 0xFFFF;
+/// The same part of a line's word for link-layer addresses, which are in a region of their own.
+pub const KEY_FRAME: u32 = 0xFFFF;
 /// The key of a line that was used.
-pub const REMOVED: [u32; 3] = [0, 0, 1];
+pub const REMOVED: [u32; 3] = [1, 0, 0];
 /// The key of a line that was never used.
 pub const FREE: [u32; 3] = [0, 0, 0];
 
 pub const VERDICT_FORWARD: u32 = 1;
 pub const VERDICT_HOST: u32 = 2;
 pub const VERDICT_DROP: u32 = 3;
+pub const VERDICT_MORE: u32 = 4;
 pub const SET_TEID: u32 = 0x08;
 pub const SET_INNER_SOURCE: u32 = 0x10;
 pub const SET_INNER_DESTINATION: u32 = 0x20;
@@ -75,22 +88,25 @@ pub const SCRATCH_OCTETS: usize = 128;
 
 /// Everything above as numbers, in the order of the section `records` of the object.
 #[cfg(all(test, feature = "clang"))]
-pub const RECORDS: [u32; 37] = [
+pub const RECORDS: [u32; 40] = [
     LINE_WORDS as u32 * 8,
     HOP_WORDS as u32 * 8,
     ANCHOR_WORDS as u32 * 8,
     INSIDE_KEY as u32,
-    OTHERS_WORDS as u32 * 8,
+    MORE_WORDS as u32 * 8,
     PROBES,
     ANCHOR_PROBES,
     PASSED_COUNT as u32,
     PASSED_ROW as u32,
     PASSED_PROCESSORS as u32,
-    REMOVED[2],
+    REMOVED[0],
+    KEY_NUMBER_BIT,
     KEY_INSIDE,
+    KEY_FRAME,
     VERDICT_FORWARD,
     VERDICT_HOST,
     VERDICT_DROP,
+    VERDICT_MORE,
     SET_TEID,
     SET_INNER_SOURCE,
     SET_INNER_DESTINATION,
@@ -129,9 +145,19 @@ pub fn address_words(address: IpAddr) -> [u64; 2] {
     [octets as u64, (octets >> 64) as u64]
 }
 
-/// The two first words of a line with this key. Its owner is nobody.
+/// The two words of a key in a line's rest.
 pub fn key_words(key: [u32; 3]) -> [u64; 2] {
     [u64::from(key[0]) | u64::from(key[1]) << 32, u64::from(key[2])]
+}
+
+/// A line's word of a key that is no pair of link-layer addresses. Its owner is nobody.
+pub fn plain_key(key: [u32; 3]) -> u64 {
+    u64::from(key[0]) | u64::from(key[1]) << KEY_NUMBER_BIT
+}
+
+/// A line's word of link-layer addresses.
+pub fn hashed_key(key: [u32; 3]) -> u64 {
+    plain_key([hash(key).0, KEY_FRAME, 0])
 }
 
 /// The key of link-layer addresses; the source is 0 for any.
