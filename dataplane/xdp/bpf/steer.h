@@ -137,9 +137,6 @@ INLINE struct anchor *anchor_row(__u64 number)
 {
 	number &= NUMBER(anchors_mask);
 	OPAQUE(number);
-	if (number > NUMBER(anchors_mask))
-		return 0;
-	OPAQUE(number);
 	return MEMORY(anchors, struct anchor) + number;
 }
 
@@ -156,12 +153,12 @@ INLINE struct anchor *find_anchor(const __u64 address[2], int ipv6)
 	__u64 at = (address[0] ^ (address[0] >> 29) ^ address[1]) * 0x9E3779B97F4A7C15ULL >> 40;
 	struct anchor *anchor = anchor_row(at);
 
-	if (likely(anchor && has_address(anchor, address, ipv6)))
+	if (likely(has_address(anchor, address, ipv6)))
 		return anchor;
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < ANCHOR_PROBES; i++) {
 		anchor = anchor_row(at + i);
-		if (!anchor || READ(anchor->state) == ANCHOR_NEVER)
+		if (READ(anchor->state) == ANCHOR_NEVER)
 			return 0;
 		if (has_address(anchor, address, ipv6))
 			return anchor;
@@ -282,14 +279,16 @@ INLINE enum found search(__u64 first, __u64 mask, __u32 hash, __u64 key, const _
 {
 	__u32 step = hash >> 16 | 1;
 
-	if (likely(look(place_in_bucket(first + 2 * (hash & mask), key), key, frame, epoch, slot) == FOUND))
-		return FOUND;
 #pragma clang loop unroll(disable)
-	for (int i = 0; i < PROBES; i++) {
-		__u64 bucket = (hash + (__u32)(i >> 1) * step) & mask;
-		enum found found = look(first + 2 * bucket + (i & 1), key, frame, epoch, slot);
+	for (int i = 0; i < PROBES; i += 2, hash += step) {
+		__u64 bucket = first + 2 * (hash & mask);
+		enum found found;
 
-		if (found != OTHER_KEY)
+		/* Two pairs of addresses may have the same hash. */
+		if (frame && (found = look(bucket, key, frame, epoch, slot)) != OTHER_KEY)
+			return found;
+		found = look(frame ? bucket + 1 : place_in_bucket(bucket, key), key, frame, epoch, slot);
+		if (likely(found != OTHER_KEY))
 			return found;
 	}
 	return FREE;
@@ -386,7 +385,9 @@ INLINE int decide(struct packet *packet, const struct slot *slot, struct hop **i
 	OPAQUE(number);
 	if (unlikely(number >= NUMBER(hop_count)))
 		RETURN_PASS(PASSED_NO_ENTRY);
-	*its_hop = hop = MEMORY(hops, struct hop) + number;
+	hop = MEMORY(hops, struct hop) + number;
+	OPAQUE(hop);
+	*its_hop = hop;
 	flags = hop->flags;
 	if (unlikely(flags & (ONLY_ANY | wrong)) && (flags & wrong || !guarded(packet, hop, flags)))
 		RETURN_PASS(PASSED_GUARD);
