@@ -145,7 +145,7 @@ struct control {
 #define PASSED_GUARD 6          /* the entry is for packets of another interface, sender or family */
 #define PASSED_INNER 7          /* the inner packet cannot be read or rewritten here */
 #define PASSED_NO_PORT 8        /* the interface has gone */
-#define PASSED_CHANGING 9       /* the entry changed each time it was read */
+#define PASSED_CHANGING 9       /* the entry changed each time it was read, or another one of those that were read */
 #define PASSED_PAUSED 10        /* no epoch holds */
 #define PASSED_COUNT 11
 /* Counters of a processor, in whole cache lines, and processors that have their own. */

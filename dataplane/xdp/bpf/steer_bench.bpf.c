@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
 /*
  * The steering program behind one that varies the TEID of an outer IPv4 packet, for measuring it. The entries must leave the
- * packet as it is, apart from the TEID. With `baseline` 2 only the TEID is varied.
+ * packet as it is, apart from the TEID. With `baseline` 2 only the TEID is varied, with 3 a line at random is read and written as well.
  */
 #include "steer.h"
 
-/* One word of memory: the state of the sequence of TEIDs, which is first_teid plus a number of up to teid_mask. */
+/* Two words of memory: the state of the sequence of TEIDs, which is first_teid plus a number of up to teid_mask; and the outer
+ * destination. All packets are in the same frame. Were the destination not written, a packet would have to wait for the line of the
+ * one before, from which that has its destination, and no two lines would come from memory at the same time. */
 extern __u64 sequence;
 extern char first_teid, teid_mask, baseline;
 
@@ -24,7 +26,13 @@ PART("xdp") int steer_bench(struct xdp_md *context)
 	if (state[1])
 		U32(frame + 30) = state[1];
 	OPAQUE(what);
-	if (what == 2)
+	if (what == 3) {
+		struct line *line = line_at(*state >> 33 & NUMBER(teid_mask));
+
+		if (line)
+			WRITE(line->octets, READ(line->octets));
+	}
+	if (what != 1)
 		return XDP_TX;
 	verdict = steer_frame(context);
 	return verdict < 0 ? XDP_PASS : verdict;

@@ -7,6 +7,7 @@ char licence[] PART("license") = "Dual BSD/GPL";
 PART("xdp") int steer_inside(struct xdp_md *context)
 {
 	struct scratch *scratch = own_scratch();
+	int reason = PASSED_INNER;
 
 	if (!scratch)
 		return XDP_ABORTED;
@@ -25,11 +26,13 @@ PART("xdp") int steer_inside(struct xdp_md *context)
 			break;
 	}
 	/* Entries of one epoch handle a packet, the tunnel's and this one. */
+	reason = PASSED_CHANGING;
 	if (current_epoch() != scratch->epoch)
 		goto host;
+	reason = PASSED_INNER;
 	tail_call(context, &inner_programs, PROGRAM_REWRITE);
 host:
-	count_passed(PASS(PASSED_INNER));
+	count_passed(PASS(reason));
 	tail_call(context, &slots, NUMBER(next_slot));
 	return XDP_PASS;
 }

@@ -181,7 +181,7 @@ pub enum Passed {
     Inner,
     /// The port's interface has gone.
     NoPort,
-    /// The entry changed each time it was read.
+    /// The entry changed each time it was read; or a commit came between the tunnel's entry and another one that was read.
     Changing,
     /// The entries do not hold at present ([`Steer::pause`]).
     Paused,
@@ -235,7 +235,8 @@ pub struct Usage {
 /// Which TEIDs a program for measuring makes, one behind the other in a random order.
 #[derive(Clone, Copy, Debug)]
 pub struct Varied<'a> {
-    /// The state of the sequence: one word.
+    /// The state of the sequence: one word. A second word is the outer IPv4 destination, as on the wire, that each packet gets as
+    /// well; 0: it stays what the packet before was given, so that no packet begins before that one's entry is read.
     pub sequence: &'a SharedWords,
     /// The lowest TEID.
     pub first: u32,
@@ -409,11 +410,24 @@ impl Steer {
         teids: &Varied<'_>,
         baseline: bool,
     ) -> Result<Program, SteerError> {
+        self.load_bench(chain, teids, if baseline { 2 } else { 1 })
+    }
+
+    /// Loads a program that varies the TEID, and reads and writes one of as many lines as there are TEIDs: the least that entries at
+    /// random cost.
+    ///
+    /// # Errors
+    /// The kernel refuses the program.
+    pub fn load_floor(&self, chain: &Chain, teids: &Varied<'_>) -> Result<Program, SteerError> {
+        self.load_bench(chain, teids, 3)
+    }
+
+    fn load_bench(&self, chain: &Chain, teids: &Varied<'_>, baseline: u64) -> Result<Program, SteerError> {
         let values = [
             ("sequence", memory(teids.sequence)),
             ("first_teid", Value::Number(teids.first.into())),
             ("teid_mask", Value::Number(teids.mask.into())),
-            ("baseline", Value::Number(if baseline { 2 } else { 1 })),
+            ("baseline", Value::Number(baseline)),
         ];
         self.link(&programs::steer_bench()?, &ProgramArray::new(2)?, chain, Place::SELECTION, &values)
     }

@@ -97,6 +97,54 @@ fn commits_are_atomic_under_traffic_hashed() {
     atomic_under_traffic(Teids::Foreign, Capacity { foreign: 1024, ..rig::small() });
 }
 
+/// A commit that moves an entry from the tunnel to its link-layer addresses, or back: packets find the one or the other. Those that
+/// the change comes between go on to the next part; none sees neither.
+#[test]
+fn an_entry_moves_under_traffic() {
+    const PACKETS: u32 = 10_000_000;
+    let (mut steer, rig) = with(rig::small(), Teids::Own { first: 0, count: 8 });
+    // Repeated runs come from interface 1, the loopback interface.
+    rig.ours.enter(|| steer.add_port(1).unwrap()).unwrap();
+    let spec = plain(ANCHOR, 3);
+    let forward = Forward { interface: 1, ..Forward::default() };
+    let entry = Entry { only: Only::default(), action: Action::Forward(forward) };
+    let places = [key(ANCHOR, 3), Key::Frame { destination: spec.macs.0, source: None }];
+    steer.commit(&[Change::Set(places[0], entry)]).unwrap();
+    let (done, frame, program) = (AtomicBool::new(false), spec.build(), &rig.loaded.program);
+    let mut commits = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            rig.ours.enter(|| program.run_repeatedly(&frame, PACKETS).unwrap()).unwrap();
+            done.store(true, Relaxed);
+        });
+        while !done.load(Relaxed) {
+            let (from, to) = (places[commits % 2], places[(commits + 1) % 2]);
+            steer.commit(&[Change::Remove(from), Change::Set(to, entry)]).unwrap();
+            commits += 1;
+        }
+    });
+    let passed = steer.passed().map(|(reason, count)| (reason.name(), count));
+    println!("{commits} commits; {passed:?}");
+    for (reason, count) in steer.passed() {
+        assert!(count == 0 || reason == Passed::Changing, "{passed:?}");
+    }
+}
+
+/// IPv6 addresses whose lower half is that of an IPv4 anchor in the tables are no anchors, wherever they are searched.
+#[test]
+fn anchors_of_both_families_differ() {
+    let (mut steer, rig) = with(rig::small(), Teids::Own { first: 0, count: 8 });
+    let here = rig.interfaces[0];
+    steer.commit(&[Change::Set(key(ANCHOR, 1), to(here, 7))]).unwrap();
+    for upper in 1..2000 {
+        let address = format!("2001:db8:{upper:x}::ffff:{ANCHOR}");
+        assert_eq!(rig.turn(&plain(&address, 1).build()).verdict, PASSED_ON, "{address}");
+    }
+    let passed = steer.passed().into_iter().find(|(reason, _)| *reason == Passed::NoEntry);
+    assert_eq!(passed, Some((Passed::NoEntry, 1999)));
+    assert_eq!(rig.turn(&plain(ANCHOR, 1).build()).verdict, XDP_TX);
+}
+
 /// Whether an error is the right one.
 type IsIt = fn(&SteerError) -> bool;
 

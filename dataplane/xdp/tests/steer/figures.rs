@@ -59,19 +59,25 @@ fn nanoseconds_per_packet() {
     }
     let sequence = SharedWords::new(8).unwrap();
     let teids = |mask| Varied { sequence: &sequence, first: FIRST, mask };
-    let program = |mask, baseline| steer.load_varied(&rig.chain, &teids(mask), baseline).unwrap();
     let frame = |destination, outer_checksum| Spec { outer_checksum, ..plain(destination, FIRST) }.build();
+    let [own, foreign] = [OWN, FOREIGN].map(|destination| frame(destination, false));
+    let varied = |frame: &[u8], mask, baseline| {
+        let destination = u32::from_le_bytes(frame[30..34].try_into().unwrap());
+        sequence.words()[1].store(destination.into(), Relaxed);
+        best(&steer.load_varied(&rig.chain, &teids(mask), baseline).unwrap(), frame)
+    };
     let measure = || {
-        let (own, foreign) = (frame(OWN, false), frame(FOREIGN, false));
         println!("ns, best and median of 9 runs of {REPEAT}");
         println!("empty program                   {:?}", best(&ending(XDP_TX), &own));
         println!("same TEID: own                  {:?}", best(&rig.loaded.program, &own));
         println!("same TEID: foreign              {:?}", best(&rig.loaded.program, &foreign));
         println!("same TEID: with UDP checksum    {:?}", best(&rig.loaded.program, &frame(OWN, true)));
-        println!("TEIDs at random: baseline       {:?}", best(&program(COUNT - 1, true), &own));
-        println!("TEIDs at random: one            {:?}", best(&program(1, false), &own));
-        println!("TEIDs at random: own            {:?}", best(&program(COUNT - 1, false), &own));
-        println!("TEIDs at random: foreign        {:?}", best(&program(COUNT - 1, false), &foreign));
+        println!("TEIDs at random: baseline       {:?}", varied(&own, COUNT - 1, true));
+        let floor = steer.load_floor(&rig.chain, &teids(COUNT - 1)).unwrap();
+        println!("TEIDs at random: only a line    {:?}", best(&floor, &own));
+        println!("TEIDs at random: one            {:?}", varied(&own, 1, false));
+        println!("TEIDs at random: own            {:?}", varied(&own, COUNT - 1, false));
+        println!("TEIDs at random: foreign        {:?}", varied(&foreign, COUNT - 1, false));
         println!("no G-PDU, passed on             {:?}", best(&rig.loaded.program, &[0; 64]));
     };
     rig.ours.enter(measure).unwrap();
