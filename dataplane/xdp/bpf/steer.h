@@ -135,22 +135,29 @@ INLINE __u64 mapped(__u32 address)
 /* The row of the anchors' table with this number, masked. */
 INLINE struct anchor *anchor_row(__u64 number)
 {
+	struct anchor *anchor;
+
 	number &= NUMBER(anchors_mask);
 	OPAQUE(number);
-	return MEMORY(anchors, struct anchor) + number;
+	anchor = MEMORY(anchors, struct anchor) + number;
+	OPAQUE(anchor);
+	return anchor;
 }
 
-/* Whether the row has this address. IPv4 addresses differ in their lower half, and the row says that it has one. */
-INLINE int has_address(const struct anchor *anchor, const __u64 address[2], int ipv6)
+/* Whether the row has this address. */
+INLINE int has_address(const struct anchor *anchor, const __u8 *address, int ipv6)
 {
-	return READ(anchor->state) == (ipv6 ? ANCHOR_IPV6 : ANCHOR_IPV4) && anchor->address[1] == address[1] &&
-	       (!ipv6 || anchor->address[0] == address[0]);
+	if (ipv6)
+		return READ(anchor->state) == ANCHOR_IPV6 && anchor->address[1] == U64(address + 8) &&
+		       anchor->address[0] == U64(address);
+	return READ(anchor->state) == ANCHOR_IPV4 && anchor->address[1] >> 32 == U32(address);
 }
 
 /* Finds the row of an outer destination: nearly always the first one that is looked at. */
-INLINE struct anchor *find_anchor(const __u64 address[2], int ipv6)
+INLINE struct anchor *find_anchor(const __u8 *address, int ipv6)
 {
-	__u64 at = (address[0] ^ (address[0] >> 29) ^ address[1]) * 0x9E3779B97F4A7C15ULL >> 40;
+	__u64 mixed = ipv6 ? U64(address) ^ U64(address) >> 29 ^ U64(address + 8) : U32(address);
+	__u64 at = mixed * 0x9E3779B97F4A7C15ULL >> 40;
 	struct anchor *anchor = anchor_row(at);
 
 	if (likely(has_address(anchor, address, ipv6)))
@@ -489,9 +496,7 @@ INLINE enum found find_frame(struct packet *packet, __u64 epoch, struct slot *sl
 /* Finds the entry of a packet's tunnel. */
 INLINE enum found find_tunnel(struct packet *packet, __u64 epoch, struct slot *slot)
 {
-	__u8 *ip = packet->frame + ETH_LENGTH;
-	__u64 destination[2] = { packet->ipv6 ? U64(ip + 24) : 0, packet->ipv6 ? U64(ip + 32) : mapped(U32(ip + 16)) };
-	struct anchor *anchor = find_anchor(destination, packet->ipv6);
+	struct anchor *anchor = find_anchor(packet->frame + ETH_LENGTH + (packet->ipv6 ? 24 : 16), packet->ipv6);
 	__u32 teid = NET32(U32(packet->udp + UDP_LENGTH + 4)), offset;
 
 	if (!anchor)

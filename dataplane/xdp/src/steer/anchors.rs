@@ -137,7 +137,7 @@ impl Anchors {
     }
 
     fn free_row(&self, address: IpAddr, grace: Grace) -> Result<u32, NoLine> {
-        let hash = records::anchor_hash(records::address_words(address));
+        let hash = records::anchor_hash(address);
         let mut later = false;
         for probe in 0..ANCHOR_PROBES {
             let row = hash.wrapping_add(probe) & self.mask;

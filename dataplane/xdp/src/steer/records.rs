@@ -181,8 +181,14 @@ pub fn hash(key: [u32; 3]) -> (u32, u32) {
 }
 
 /// The row where the search for an outer destination begins, before it is masked.
-pub fn anchor_hash(address: [u64; 2]) -> u32 {
-    let mixed = address[0] ^ (address[0] >> 29) ^ address[1];
+pub fn anchor_hash(address: IpAddr) -> u32 {
+    let mixed = match address {
+        IpAddr::V4(address) => u32::from_le_bytes(address.octets()).into(),
+        IpAddr::V6(_) => {
+            let [front, back] = address_words(address);
+            front ^ (front >> 29) ^ back
+        }
+    };
     (mixed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as u32
 }
 
