@@ -2,10 +2,10 @@
 /*
  * Steers GTP-U packets by exact-match entries: from the outer destination and the TEID to a line, from there to a hop.
  *
- *   frame -> outer headers -> anchor (by outer destination) -> line (by TEID) -> slot (by epoch) -> hop -> out
- *                                                                  |
- *                                                                  `-> inner fields -> another line
- * A packet costs one cache line that depends on its tunnel; anchors and hops are few and stay in the cache. Everything is
+ *   frame -> outer headers -> anchor (by outer destination) -> line (by TEID) -> hop -> out
+ *                                                               |  `-> while it changes: its rest -> slot (by epoch)
+ *                                                               `-> inner fields -> another line
+ * A packet costs half a cache line that depends on its tunnel; anchors and hops are few and stay in the cache. Everything is
  * looked at before anything is written, so a packet that goes on to the next part is as it came. `docs/xdp-steering.md`
  * says what packets are steered, `records.h` what is shared with the process.
  */
