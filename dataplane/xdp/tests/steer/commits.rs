@@ -97,20 +97,17 @@ fn commits_are_atomic_under_traffic_hashed() {
     atomic_under_traffic(Teids::Foreign, Capacity { foreign: 1024, ..rig::small() });
 }
 
-/// A commit that moves an entry from the tunnel to its link-layer addresses, or back: packets find the one or the other. Those that
-/// the change comes between go on to the next part; none sees neither.
-#[test]
-fn an_entry_moves_under_traffic() {
+/// Commits change from one state to the other and back, while packets come for which two entries are looked up. Both states send them;
+/// those that a commit comes between go on to the next part, and none is handled by entries of both.
+fn states_alternate(states: impl Fn(Entry) -> [Vec<Change>; 2]) {
     const PACKETS: u32 = 10_000_000;
     let (mut steer, rig) = with(rig::small(), Teids::Own { first: 0, count: 8 });
     // Repeated runs come from interface 1, the loopback interface.
     rig.ours.enter(|| steer.add_port(1).unwrap()).unwrap();
-    let spec = plain(ANCHOR, 3);
     let forward = Forward { interface: 1, ..Forward::default() };
-    let entry = Entry { only: Only::default(), action: Action::Forward(forward) };
-    let places = [key(ANCHOR, 3), Key::Frame { destination: spec.macs.0, source: None }];
-    steer.commit(&[Change::Set(places[0], entry)]).unwrap();
-    let (done, frame, program) = (AtomicBool::new(false), spec.build(), &rig.loaded.program);
+    let states = states(Entry { only: Only::default(), action: Action::Forward(forward) });
+    steer.commit(&[Change::Set(key(ANCHOR, 3), to(1, 3))]).unwrap();
+    let (done, frame, program) = (AtomicBool::new(false), plain(ANCHOR, 3).build(), &rig.loaded.program);
     let mut commits = 0;
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -118,8 +115,7 @@ fn an_entry_moves_under_traffic() {
             done.store(true, Relaxed);
         });
         while !done.load(Relaxed) {
-            let (from, to) = (places[commits % 2], places[(commits + 1) % 2]);
-            steer.commit(&[Change::Remove(from), Change::Set(to, entry)]).unwrap();
+            steer.commit(&states[commits % 2]).unwrap();
             commits += 1;
         }
     });
@@ -128,6 +124,28 @@ fn an_entry_moves_under_traffic() {
     for (reason, count) in steer.passed() {
         assert!(count == 0 || reason == Passed::Changing, "{passed:?}");
     }
+}
+
+#[test]
+fn an_entry_moves_from_tunnel_to_link_layer_under_traffic() {
+    let places = [key(ANCHOR, 3), Key::Frame { destination: plain(ANCHOR, 3).macs.0, source: None }];
+    states_alternate(|entry| {
+        [(0, 1), (1, 0)].map(|(from, to)| vec![Change::Remove(places[from]), Change::Set(places[to], entry)])
+    });
+}
+
+/// The tunnel's own entry would leave packets to the host; in that state an entry for inner fields sends them.
+#[test]
+fn an_entry_moves_from_tunnel_to_inner_fields_under_traffic() {
+    let tunnel = Tunnel { destination: ip(ANCHOR), teid: 3 };
+    let inside = Key::Inside(tunnel, Inside::Family(false));
+    let host = Entry { only: Only::default(), action: Action::Host };
+    states_alternate(|entry| {
+        [
+            vec![Change::Set(Key::Tunnel(tunnel), host), Change::Set(inside, entry)],
+            vec![Change::Remove(inside), Change::Set(Key::Tunnel(tunnel), entry)],
+        ]
+    });
 }
 
 /// IPv6 addresses whose lower half is that of an IPv4 anchor in the tables are no anchors, wherever they are searched.
