@@ -82,7 +82,7 @@ fn div_6_the_return_path_follows_and_the_address_is_restored() {
     run(|home| async move {
         let mut edge = Edge::start(&home, false).await;
         let (space, sgi) = further(&home, 3).await;
-        let (router, _) = host(&space, &sgi, "router", &["10.45.0.254/24"]).await;
+        let (router, router_mac) = host(&space, &sgi, "router", &["10.45.0.254/24"]).await;
         let (_old, old_mac) = host(&space, &sgi, "old", &["10.45.0.1/24"]).await;
         let (new, new_mac) = host(&space, &sgi, "new", &["10.46.0.9/24"]).await;
         let links = net::link::Links::in_ns(&new).unwrap();
@@ -112,8 +112,54 @@ fn div_6_the_return_path_follows_and_the_address_is_restored() {
         })
         .await;
         assert_eq!((&buffer[..length], from), (&b"up"[..], "10.45.0.1:7000".parse().unwrap()), "restored");
-        let explained = edge.get("/v1/ues/10.45.0.1").await.to_string();
-        assert!(explained.contains("SGi down") && explained.contains("SGi up"), "{explained}");
+        // Explained to the port, with the link-layer addresses on the way.
+        let ways = until("explained", async || {
+            let explained = edge.get("/v1/ues/10.45.0.1").await;
+            let ways = explained["explained"][0]["ways"].as_array()?.clone();
+            let at_sgi: Vec<_> = ways.into_iter().filter(|way| way["switch"] == "sgi").collect();
+            at_sgi.iter().all(|way| way["destination_mac"].is_string()).then_some(at_sgi)
+        })
+        .await;
+        let of = |direction: &str| ways.iter().find(|way| way["direction"] == direction).unwrap();
+        let (up, down) = (of("uplink"), of("downlink"));
+        assert_eq!(
+            (&up["result"], &down["result"]),
+            (&json!("output to router"), &json!("output to new")),
+            "{ways:?}"
+        );
+        assert_eq!((&up["source_mac"], &up["destination_mac"]), (&json!(new_mac), &json!(router_mac)));
+        assert_eq!((&down["source_mac"], &down["destination_mac"]), (&json!(router_mac), &json!(new_mac)));
+        assert_eq!(down["rules"][0]["rule"], "SGi down");
+
+        // Without the controller the switch answers who asks for the user's link-layer address.
+        let neighbour = async |arguments: &[&str]| {
+            let all = [&["neigh"], arguments].concat();
+            let ip = net::process::Command::new("ip").namespace(&router).args(&all);
+            String::from_utf8(ip.output(common::PATIENCE).await.unwrap().stdout).unwrap()
+        };
+        until("the router is known", async || {
+            neighbour(&["flush", "dev", "n3"]).await;
+            server.send_to(b"known", "10.45.0.1:7000").await.unwrap();
+            sgi.flows().await.contains("arp_spa=10.45.0.254").then_some(())
+        })
+        .await;
+        drop(edge.controller.take());
+        neighbour(&["flush", "dev", "n3"]).await;
+        assert!(!neighbour(&["show"]).await.contains(&new_mac));
+        until("answered by the switch", async || {
+            server.send_to(b"alone", "10.45.0.1:7000").await.unwrap();
+            neighbour(&["show", "10.45.0.1"]).await.contains(&new_mac).then_some(())
+        })
+        .await;
+        // A controller that comes back wants them still.
+        edge.control().await;
+        until("askers taken over", async || {
+            let log = edge.get("/v1/events").await.to_string();
+            log.contains("connected").then_some(())
+        })
+        .await;
+        time::sleep(Duration::from_secs(1)).await;
+        assert!(sgi.flows().await.contains("arp_spa=10.45.0.254"));
 
         let (status, _) = edge.call("DELETE", "/v1/diversions/gw1~10.45.0.1", None).await;
         assert_eq!(status, 200);
