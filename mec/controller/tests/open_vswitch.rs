@@ -43,7 +43,7 @@ async fn arrives_at(edge: &Edge, from: &Endpoint, octets: &[u8], anchor: &str) {
         time::sleep(Duration::from_millis(50)).await;
     }
     for switch in &edge.switches {
-        eprintln!("{}", switch.flows().await);
+        eprintln!("{}", switch.flows());
     }
     panic!("packets do not get to {anchor}: {}", edge.get("/v1/events").await);
 }
@@ -59,7 +59,7 @@ fn fwd_known_destinations_have_rules_and_packets_no_longer_reach_the_controller(
         edge.gw1.send(&edge.enb1, &packet).await;
         assert_eq!(edge.enb1.receive().await.0, packet);
         let missed = async || {
-            let flows = edge.switches[0].flows().await;
+            let flows = edge.switches[0].flows();
             let line = flows
                 .lines()
                 .find(|line| line.contains("table=2") && line.contains("priority=1 "))
@@ -109,9 +109,9 @@ fn div_one_user_is_diverted_and_nothing_else() {
         assert_eq!((&again["changed"], &again["unchanged"]), (&json!([]), &json!(["gw1~10.45.0.1"])));
 
         // DIV-2: a further user is one more rule.
-        let rules = edge.switches[0].flows().await.lines().count();
+        let rules = edge.switches[0].flows().lines().count();
         edge.divert(diversion(4, "enb1")).await;
-        assert_eq!(edge.switches[0].flows().await.lines().count(), rules + 1, "DIV-2");
+        assert_eq!(edge.switches[0].flows().lines().count(), rules + 1, "DIV-2");
 
         // Where its packets go, and by which rules. SW-1: each counts a packet once.
         let counted = async || {
@@ -136,7 +136,7 @@ fn div_one_user_is_diverted_and_nothing_else() {
         arrives_at(&edge, &edge.enb1, &moved, "gw1").await;
         let (status, done) = edge.call("DELETE", "/v1/diversions/gw1~10.45.0.1", None).await;
         assert_eq!((status, &done["changed"]), (200, &json!([])), "idempotent");
-        let flows = edge.switches[0].flows().await;
+        let flows = edge.switches[0].flows();
         assert!(!flows.contains("table=1") && !flows.contains("LOCAL"), "{flows}");
     });
 }
@@ -240,7 +240,7 @@ fn controller_and_switch_are_killed_and_come_back() {
             lines.sort();
             lines
         };
-        let before = shape(edge.switches[0].flows().await);
+        let before = shape(edge.switches[0].flows());
         drop(edge.controller.take());
         for _ in 0..20 {
             assert_eq!(arrives(&edge, &edge.enb1, &moved).await, "gw2", "without a controller");
@@ -253,14 +253,14 @@ fn controller_and_switch_are_killed_and_come_back() {
         .await;
         // Probes are wanted before diversions can be; they are right already, too.
         time::sleep(Duration::from_secs(1)).await;
-        assert_eq!(shape(edge.switches[0].flows().await), before);
+        assert_eq!(shape(edge.switches[0].flows()), before);
         // What was compared and sent would be in the log.
         let events = edge.get("/v1/events").await.to_string();
         assert!(!events.contains("rules of"), "{events}");
         assert_eq!(arrives(&edge, &edge.enb1, &moved).await, "gw2");
 
         // Someone else removes the user's rule: it is noticed, and comes back.
-        edge.switches[0].ofctl("del-flows", &["table=1"]).await;
+        edge.switches[0].programs.ofctl("del-flows", &["table=1"]);
         arrives_at(&edge, &edge.enb1, &moved, "gw2").await;
         // Open vSwitch may forward by what it remembers for a moment, before the controller hears of the removal.
         until("the removal is noticed", async || {
@@ -271,10 +271,10 @@ fn controller_and_switch_are_killed_and_come_back() {
         arrives_at(&edge, &edge.enb1, &moved, "gw2").await;
 
         // A foreign rule stays, whatever is synchronised.
-        edge.switches[0].ofctl("add-flow", &["cookie=0x77,table=9,priority=9,actions=drop"]).await;
+        edge.switches[0].programs.ofctl("add-flow", &["cookie=0x77,table=9,priority=9,actions=drop"]);
 
-        edge.switches[0].kill_daemon().await;
-        edge.switches[0].start_daemon().await;
+        edge.switches[0].programs.kill_daemon();
+        edge.switches[0].programs.start_daemon();
         let neighbours = edge.neighbours.clone();
         edge.switches[0].local(&[], &neighbours).await;
         arrives_at(&edge, &edge.enb1, &moved, "gw2").await;
@@ -335,7 +335,7 @@ fn wrong_requests_are_refused_with_what_to_do() {
         edge.divert(diversion(7, "enb1")).await;
         // Forwarding may learn meanwhile.
         let diverting = |flows: String| flows.lines().filter(|line| line.contains("cookie=0x2")).count();
-        let before = diverting(edge.switches[0].flows().await);
+        let before = diverting(edge.switches[0].flows());
         assert!(before > 0);
         for (body, status, said) in [
             (with("to", json!("gw9")), 404, "there is no anchor `gw9`"),
@@ -350,7 +350,7 @@ fn wrong_requests_are_refused_with_what_to_do() {
             assert_eq!(is, status, "{problem}");
             assert!(problem["detail"].as_str().unwrap().contains(said), "{problem}");
         }
-        assert_eq!(diverting(edge.switches[0].flows().await), before, "nothing has changed");
+        assert_eq!(diverting(edge.switches[0].flows()), before, "nothing has changed");
 
         // An anchor that stops answering: an event, refused as a target, and its users go back.
         let moved = g_pdu(7, &ue(7), "8.8.8.8", 53, b"back");
@@ -382,7 +382,7 @@ fn div_4_a_handover_moves_the_rules_to_the_other_switch() {
         assert_eq!(done["done"], json!(["edge2", "edge1"]), "the new one first");
         arrives_at(&edge, &edge.enb2, &moved, "gw2").await;
         arrives_at(&edge, &edge.enb1, &moved, "gw1").await;
-        assert!(!edge.switches[0].flows().await.contains("table=1"));
+        assert!(!edge.switches[0].flows().contains("table=1"));
     });
 }
 

@@ -1,122 +1,37 @@
 //! Open vSwitch as oracle: the same rules and packets go to it and to ours, and leave by the same ports. It runs with a dummy
 //! datapath, which sends nothing, and says what it would do (`ofproto/trace`). Tunnels are left out, in which it is wrong.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
-#![allow(clippy::disallowed_methods, reason = "the test waits for another program")]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::*;
+use net::netns::NetNs;
 use openflow::*;
+use openvswitch::OpenVswitch;
 use packet::ethernet;
 use switch::pipeline::{Limits, Pipeline, Ports};
 
-/// A database and a switch that end with the test.
-struct Oracle {
-    folder: tempfile::TempDir,
-    processes: Vec<Child>,
-}
-
-impl Drop for Oracle {
-    fn drop(&mut self) {
-        for process in self.processes.iter_mut().rev() {
-            let _ = process.kill();
-            let _ = process.wait();
-        }
-    }
-}
-
-/// Whether the program is there; with `CI` set it must be.
-fn is_there() -> bool {
-    let version =
-        Command::new("ovs-vswitchd").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if version.is_ok() {
-        return true;
-    }
-    assert!(std::env::var_os("CI").is_none(), "ovs-vswitchd is missing: scripts/setup.sh test");
-    eprintln!("skipped: ovs-vswitchd is missing; scripts/setup.sh test installs it");
-    false
-}
+/// The switch that ours is compared with.
+struct Oracle(OpenVswitch);
 
 impl Oracle {
     fn start() -> Oracle {
-        let mut oracle = Oracle { folder: tempfile::tempdir().unwrap(), processes: Vec::new() };
-        let (database, file) = (oracle.path("db"), oracle.path("conf.db"));
-        oracle.run("ovsdb-tool", &["create", &file, "/usr/share/openvswitch/vswitch.ovsschema"]);
-        oracle.spawn(
-            "ovsdb-server",
-            &[&file, &format!("--remote=punix:{database}"), "--unixctl", &oracle.path("db.ctl")],
-        );
-        oracle.wait_for("db");
-        oracle.vsctl("--no-wait init");
-        let control = oracle.path("switch.ctl");
-        oracle.spawn(
-            "ovs-vswitchd",
-            &[
-                "--enable-dummy=override",
-                "--disable-system",
-                "--unixctl",
-                &control,
-                &format!("unix:{database}"),
-            ],
-        );
-        oracle
-            .vsctl("add-br br0 -- set bridge br0 datapath_type=dummy protocols=OpenFlow13 fail-mode=secure");
+        let options = ["--enable-dummy=override", "--disable-system"];
+        let oracle = OpenVswitch::start(&NetNs::new().unwrap(), &options);
+        oracle.add_bridge(&["datapath_type=dummy", "fail-mode=secure"]);
         for port in 1..=3 {
-            oracle.vsctl(&format!(
-                "add-port br0 p{port} -- set interface p{port} type=dummy ofport_request={port}"
-            ));
+            oracle.add_port(&format!("p{port}"), &["type=dummy", &format!("ofport_request={port}")]);
         }
-        oracle.wait_for("br0.mgmt");
-        oracle
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).to_str().unwrap().to_owned()
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        command.stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null());
-        for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {
-            command.env(variable, self.folder.path());
-        }
-        command
-    }
-
-    fn run(&self, program: &str, arguments: &[&str]) {
-        assert!(self.command(program).args(arguments).status().unwrap().success(), "{program} {arguments:?}");
-    }
-
-    fn vsctl(&self, arguments: &str) {
-        let database = format!("--db=unix:{}", self.path("db"));
-        let all: Vec<&str> = [&database, "--timeout=20"].into_iter().chain(arguments.split(' ')).collect();
-        self.run("ovs-vsctl", &all);
-    }
-
-    fn spawn(&mut self, program: &str, arguments: &[&str]) {
-        let process = self.command(program).args(arguments).spawn().unwrap();
-        self.processes.push(process);
-    }
-
-    fn wait_for(&self, name: &str) {
-        for _ in 0..200 {
-            if Path::new(&self.path(name)).exists() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        panic!("{name} does not come");
+        Oracle(oracle)
     }
 
     /// Replaces all rules.
     fn install(&self, rules: &[FlowMod]) {
-        let mut stream = UnixStream::connect(self.path("br0.mgmt")).unwrap();
+        let mut stream = UnixStream::connect(self.0.path("br0.mgmt")).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let mut octets = Message::from(Hello::OURS).encode(1).unwrap();
         let clear = FlowMod::delete(TableId::ALL, Match::default());
@@ -143,17 +58,7 @@ impl Oracle {
     /// The ports by which it would send the frame, in their order.
     fn ports(&self, in_port: u32, frame: &[u8]) -> (Vec<u32>, String) {
         let hex: String = frame.iter().map(|octet| format!("{octet:02x}")).collect();
-        let mut command = self.command("ovs-appctl");
-        command.args([
-            "-t",
-            &self.path("switch.ctl"),
-            "ofproto/trace",
-            "br0",
-            &format!("in_port={in_port}"),
-            &hex,
-        ]);
-        let output = command.stdout(Stdio::piped()).output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
+        let text = self.0.appctl(&["ofproto/trace", "br0", &format!("in_port={in_port}"), &hex]);
         let actions = text.lines().find_map(|line| line.strip_prefix("Datapath actions: ")).expect(&text);
         // Outputs are bare numbers between the changes, which have brackets and may contain numbers.
         let (mut depth, mut ports, mut word) = (0, Vec::new(), String::new());
@@ -267,7 +172,7 @@ fn packets() -> Vec<Vec<u8>> {
 
 #[test]
 fn open_vswitch_sends_packets_by_the_same_ports() {
-    if !is_there() {
+    if !openvswitch::is_possible() {
         return;
     }
     let oracle = Oracle::start();

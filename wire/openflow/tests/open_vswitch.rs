@@ -1,31 +1,20 @@
 //! Open vSwitch, the independent implementation: `ovs-ofctl` prints what we write, and a switch of its own, in the user space and
 //! in a network namespace of the test, takes our flows and gives them back.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
-#![allow(clippy::disallowed_methods, reason = "the test waits for another program")]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use openflow::*;
-
-/// Whether the program is there; with `CI` set it must be.
-fn is_there(program: &str) -> bool {
-    if Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok() {
-        return true;
-    }
-    assert!(std::env::var_os("CI").is_none(), "{program} is missing: scripts/setup.sh test");
-    eprintln!("skipped: {program} is missing; scripts/setup.sh test installs it");
-    false
-}
+use openvswitch::{NetNs, OpenVswitch};
 
 #[test]
 fn ovs_ofctl_prints_every_message() {
-    if !is_there("ovs-ofctl") {
+    if !openvswitch::is_possible() {
         return;
     }
     let print = |message: &Message| {
@@ -59,82 +48,6 @@ fn ovs_ofctl_prints_every_message() {
     }
 }
 
-/// A database and a switch that end with the test.
-struct Switch {
-    folder: tempfile::TempDir,
-    processes: Vec<Child>,
-}
-
-impl Drop for Switch {
-    fn drop(&mut self) {
-        for process in self.processes.iter_mut().rev() {
-            let _ = process.kill();
-            let _ = process.wait();
-        }
-    }
-}
-
-impl Switch {
-    fn start() -> Switch {
-        let mut switch = Switch { folder: tempfile::tempdir().unwrap(), processes: Vec::new() };
-        let database = switch.path("db");
-        let schema = "/usr/share/openvswitch/vswitch.ovsschema";
-        switch.run("ovsdb-tool", &["create", &switch.path("conf.db"), schema]);
-        let remote = format!("--remote=punix:{database}");
-        switch
-            .spawn("ovsdb-server", &[&switch.path("conf.db"), &remote, "--unixctl", &switch.path("db.ctl")]);
-        switch.wait_for("db");
-        switch.vsctl(&["--no-wait", "init"]);
-        switch.spawn("ovs-vswitchd", &[&format!("unix:{database}"), "--unixctl", &switch.path("switch.ctl")]);
-        let bridge = ["--", "set", "bridge", "br0", "datapath_type=netdev", "protocols=OpenFlow13"];
-        switch.vsctl(&[&["add-br", "br0"], &bridge[..]].concat());
-        let options = ["options:remote_ip=flow", "options:key=flow", "options:packet_type=ptap"];
-        let port =
-            ["add-port", "br0", "gtp", "--", "set", "interface", "gtp", "type=gtpu", "ofport_request=1"];
-        switch.vsctl(&[&port[..], &options[..]].concat());
-        switch.wait_for("br0.mgmt");
-        switch
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).to_str().unwrap().to_owned()
-    }
-
-    /// The program, with its files in the folder of the test, in a network namespace without devices.
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new("unshare");
-        command.args(["--net", program]).stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null());
-        for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {
-            command.env(variable, self.folder.path());
-        }
-        command
-    }
-
-    fn run(&self, program: &str, arguments: &[&str]) {
-        assert!(self.command(program).args(arguments).status().unwrap().success(), "{program} {arguments:?}");
-    }
-
-    fn vsctl(&self, arguments: &[&str]) {
-        let database = format!("--db=unix:{}", self.path("db"));
-        self.run("ovs-vsctl", &[&[&database[..], "--timeout=20"], arguments].concat());
-    }
-
-    fn spawn(&mut self, program: &str, arguments: &[&str]) {
-        let process = self.command(program).args(arguments).spawn().unwrap();
-        self.processes.push(process);
-    }
-
-    fn wait_for(&self, name: &str) {
-        for _ in 0..200 {
-            if Path::new(&self.path(name)).exists() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        panic!("{name} does not come");
-    }
-}
-
 /// A controller's connection.
 struct Controller {
     stream: UnixStream,
@@ -142,7 +55,7 @@ struct Controller {
 }
 
 impl Controller {
-    fn connect(switch: &Switch) -> Controller {
+    fn connect(switch: &OpenVswitch) -> Controller {
         let stream = UnixStream::connect(switch.path("br0.mgmt")).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let mut controller = Controller { stream, framer: Framer::default() };
@@ -203,16 +116,13 @@ impl Controller {
 
 #[test]
 fn a_switch_gives_back_what_it_was_given() {
-    if !["ovs-vswitchd", "ovsdb-server", "ovs-vsctl"].into_iter().all(is_there) {
+    if !openvswitch::is_possible() {
         return;
     }
-    // Only root may make network namespaces.
-    if !Command::new("unshare").args(["--net", "true"]).status().is_ok_and(|status| status.success()) {
-        assert!(std::env::var_os("CI").is_none(), "no network namespaces");
-        eprintln!("skipped: no network namespaces");
-        return;
-    }
-    let switch = Switch::start();
+    let switch = OpenVswitch::start(&NetNs::new().unwrap(), &[]);
+    switch.add_bridge(&["datapath_type=netdev"]);
+    let gtp = ["type=gtpu", "ofport_request=1", "options:remote_ip=flow", "options:key=flow"];
+    switch.add_port("gtp", &[&gtp[..], &["options:packet_type=ptap"]].concat());
     let mut controller = Controller::connect(&switch);
     let features = controller.ask(Message::FeaturesRequest(()));
     assert!(

@@ -74,6 +74,8 @@ const SHARED_TOPS: &[(&str, &[&str])] = &[
     ("lab", &["apps", "bench", "tests"]),
     ("output", &["apps", "bench"]),
     ("testkit", &["tests", "bench"]),
+    // The independent switch, for tests of what speaks OpenFlow.
+    ("openvswitch", &["wire", "mec"]),
     // Its configuration reader is a decoder and needs fuzzing.
     ("cli", &["fuzz"]),
 ];
@@ -244,6 +246,8 @@ mod tests {
         assert!(allowed(("bench", "bench"), ("lab", "apps")));
         assert!(allowed(("e2e", "tests"), ("lab", "apps")));
         assert!(allowed(("e2e", "tests"), ("testkit", "tests")));
+        assert!(allowed(("openflow", "wire"), ("openvswitch", "tests")));
+        assert!(!allowed(("upf", "dataplane"), ("openvswitch", "tests")));
         assert!(!allowed(("sbi", "transport"), ("testkit", "tests")));
         assert!(!allowed(("upf", "dataplane"), ("lab", "apps")));
         assert!(!allowed(("e2e", "tests"), ("cli", "apps")));

@@ -400,18 +400,23 @@ pub fn at_sgi(question: &Question, config: &Config, view: &SwitchView, flows: &[
         }
     };
     let other = diversion.application.map(|flow| flow.server).or(diversion.peer);
-    let port = |make: (fn(u16) -> Oxm, fn(u16) -> Oxm)| {
+    let server_port = |is_destination| {
         let flow = diversion.application?;
-        flow.port.map(if flow.protocol == 6 { make.0 } else { make.1 })
+        flow.port.map(|port| match (flow.protocol, is_destination) {
+            (6, true) => Oxm::tcp_dst(port),
+            (6, false) => Oxm::tcp_src(port),
+            (_, true) => Oxm::udp_dst(port),
+            (_, false) => Oxm::udp_src(port),
+        })
     };
     let at_target = source(diversion.target_address.unwrap_or(ue));
     let mut ways = Vec::new();
     for neighbour in beside(config, flows, to.mac) {
         let mut up = walk(at_target, other.map(destination), (Some(to.mac), neighbour));
-        put(&mut up.outer, port((Oxm::tcp_dst, Oxm::udp_dst)));
+        put(&mut up.outer, server_port(true));
         ways.push(up.way("uplink"));
         let mut down = walk(destination(ue), other.map(source), (neighbour, Some(from.mac)));
-        put(&mut down.outer, port((Oxm::tcp_src, Oxm::udp_src)));
+        put(&mut down.outer, server_port(false));
         ways.push(down.way("downlink"));
     }
     ways

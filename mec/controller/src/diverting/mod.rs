@@ -21,22 +21,24 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::application::Context;
 use crate::config::{Anchor, BaseStation, Config, Place as Situation};
-use crate::rule::{Kind, Rule, RuleKey};
+use crate::rule::Rule;
 use crate::switch::{Event, Handle, Outcome, Step, SwitchView};
 
 mod askers;
 pub mod explain;
+mod installed;
 pub mod journal;
 pub mod model;
 mod neighbours;
 pub mod rules;
 
 use askers::Askers;
+use installed::Installed;
 use journal::{Diversions, Journal, JournalError};
 use model::{Diversion, Refusal};
 pub use neighbours::AnchorState;
 use neighbours::Neighbours;
-use rules::{Placed, Stage};
+use rules::Placed;
 
 /// Most requests that wait.
 const REQUESTS: usize = 256;
@@ -168,9 +170,6 @@ impl Diverting {
     }
 }
 
-/// A rule of a switch.
-type Place = (u64, RuleKey);
-
 /// What stands among the made rules for an anchor's side. No diversion has such an id.
 fn side_id(anchor: &str) -> String {
     format!("{anchor}~side")
@@ -191,8 +190,8 @@ struct Application {
     diversions: Diversions,
     /// Rules of each diversion that could be made.
     made: HashMap<String, Vec<Placed>>,
-    /// All rules, and how many diversions each is of: many share those that lead to the tables.
-    rules: HashMap<Place, (Placed, usize)>,
+    /// All rules.
+    rules: Installed,
     neighbours: Neighbours,
     askers: Askers,
     /// Attempts to give the users of dead anchors back, by switch and anchor.
@@ -227,7 +226,7 @@ pub(crate) async fn run(
         journal,
         diversions,
         made: HashMap::new(),
-        rules: HashMap::new(),
+        rules: Installed::default(),
         neighbours,
         askers: Askers::default(),
         restoring: HashMap::new(),
@@ -415,13 +414,11 @@ impl Application {
     fn remake(&mut self) {
         let switches = self.handle.fabric().switches();
         self.made.clear();
-        self.rules.clear();
+        self.rules = Installed::default();
         for (id, diversion) in &self.diversions {
             match self.make(diversion, &switches) {
                 Ok(placed) => {
-                    for one in &placed {
-                        self.rules.entry(one.place()).or_insert_with(|| (one.clone(), 0)).1 += 1;
-                    }
+                    placed.iter().for_each(|placed| self.rules.enter(placed));
                     self.made.insert(id.clone(), placed);
                 }
                 Err(error) => tracing::debug!(%error, id, "not diverted yet"),
@@ -429,7 +426,7 @@ impl Application {
         }
         for anchor in &self.config.anchors {
             if let Some(placed) = self.side(&anchor.name, |id| self.diversions.get(id)) {
-                self.rules.entry(placed.place()).or_insert_with(|| (placed.clone(), 0)).1 += 1;
+                self.rules.enter(&placed);
                 self.made.insert(side_id(&anchor.name), vec![placed]);
             }
         }
@@ -469,12 +466,9 @@ impl Application {
 
     /// Makes all rules anew, and sends all switches what they lack if there is a difference; whether there is.
     async fn remake_and_send(&mut self) -> bool {
-        let before: HashMap<Place, Rule> =
-            self.rules.iter().map(|(place, (placed, _))| (place.clone(), placed.rule.clone())).collect();
+        let before = std::mem::take(&mut self.rules);
         self.remake();
-        let is_same = self.rules.len() == before.len()
-            && self.rules.iter().all(|(place, (placed, _))| before.get(place) == Some(&placed.rule));
-        if is_same {
+        if self.rules.is_same(&before) {
             return false;
         }
         for datapath_id in self.connected() {
@@ -503,8 +497,7 @@ impl Application {
     /// Sends a switch what it lacks.
     async fn sync(&mut self, datapath_id: u64) {
         let mut all = self.neighbours.rules(datapath_id);
-        let here = self.rules.iter().filter(|((id, _), _)| *id == datapath_id);
-        all.extend(here.map(|(_, (placed, _))| placed.rule.clone()));
+        all.extend(self.rules.of(datapath_id).cloned());
         all.extend(self.askers.rules(datapath_id));
         if self.is_waiting(datapath_id) {
             // Rules of an earlier life stay until it is known what they are for.
@@ -595,7 +588,8 @@ impl Application {
         let (sides, without) = self.sides(set, removed);
         made.extend(sides);
         let gone = [removed, &without].concat();
-        let difference = self.difference(&gone, &made)?;
+        let new = made.values().flatten();
+        let difference = self.rules.difference(self.old(&gone, &made), new)?;
         let before = self.diversions.clone_of(set, removed);
         self.diversions.apply(set, removed);
         let written = match self.journal.write(set, removed, &self.diversions) {
@@ -612,7 +606,8 @@ impl Application {
             self.journal.begin_anew();
             if committed.is_ok() {
                 // A switch that refuses is in the log; the next comparison puts it right.
-                let _ = self.handle.commit(self.undo(&gone, &made).steps()).await;
+                let changed = self.old(&gone, &made).chain(made.values().flatten());
+                let _ = self.handle.commit(self.rules.undo(changed).steps()).await;
             }
             self.back(before).await;
             return Err(Refusal::State(error.to_string()));
@@ -642,137 +637,23 @@ impl Application {
         }
     }
 
-    /// What gives the switches back their rules of before a change that was not entered.
-    fn undo(&self, gone: &[String], made: &HashMap<String, Vec<Placed>>) -> Difference {
-        let mut all = Difference::default();
-        let old = gone.iter().chain(made.keys()).filter_map(|id| self.made.get(id)).flatten();
-        for placed in old.chain(made.values().flatten()) {
-            match self.rules.get(&placed.place()) {
-                Some((present, _)) => all.set.push(present.clone()),
-                None => all.removed.push(placed.clone()),
-            }
-        }
-        all
-    }
-
-    /// What changes in the switches.
-    fn difference(
-        &self,
-        removed: &[String],
-        made: &HashMap<String, Vec<Placed>>,
-    ) -> Result<Difference, Refusal> {
-        struct Change<'a> {
-            placed: &'a Placed,
-            /// Diversions that no longer have the rule, and those that have it now.
-            fewer: usize,
-            more: usize,
-        }
-        let mut changes: HashMap<Place, Change<'_>> = HashMap::new();
-        let entry = |placed| Change { placed, fewer: 0, more: 0 };
-        let old = removed.iter().chain(made.keys()).filter_map(|id| self.made.get(id)).flatten();
-        for placed in old {
-            changes.entry(placed.place()).or_insert_with(|| entry(placed)).fewer += 1;
-        }
-        for placed in made.values().flatten() {
-            let change = changes.entry(placed.place()).or_insert_with(|| entry(placed));
-            // Two users of a request with the same TEID or address.
-            if change.more > 0 && (change.placed.rule != placed.rule || is_one_users(placed)) {
-                return Err(in_the_way(placed));
-            }
-            change.placed = placed;
-            change.more += 1;
-        }
-        let mut all = Difference::default();
-        for (place, Change { placed, fewer, more }) in changes {
-            let present = self.rules.get(&place);
-            let others = present.map_or(0, |(_, count)| count.saturating_sub(fewer));
-            let is_same = present.is_some_and(|(present, _)| present.rule == placed.rule);
-            // Others need it as it is, or it would steer two users.
-            if more > 0 && others > 0 && (!is_same || is_one_users(placed)) {
-                return Err(in_the_way(placed));
-            }
-            if others + more == 0 {
-                all.removed.extend(present.map(|(present, _)| present.clone()));
-            } else if more > 0 && !is_same {
-                all.set.push(placed.clone());
-            }
-        }
-        Ok(all)
+    /// The rules so far of diversions that are gone or made anew.
+    fn old<'a>(
+        &'a self,
+        gone: &'a [String],
+        made: &'a HashMap<String, Vec<Placed>>,
+    ) -> impl Iterator<Item = &'a Placed> {
+        gone.iter().chain(made.keys()).filter_map(|id| self.made.get(id)).flatten()
     }
 
     /// Enters a change that is effective.
     fn take(&mut self, removed: &[String], made: HashMap<String, Vec<Placed>>) {
         let old: Vec<String> = removed.iter().chain(made.keys()).cloned().collect();
-        for id in old {
-            for placed in self.made.remove(&id).into_iter().flatten() {
-                if let Some((_, count)) = self.rules.get_mut(&placed.place()) {
-                    *count -= 1;
-                    if *count == 0 {
-                        self.rules.remove(&placed.place());
-                    }
-                }
-            }
+        for placed in old.iter().filter_map(|id| self.made.remove(id)).flatten() {
+            self.rules.leave(&placed);
         }
-        for (id, placed) in made {
-            for one in &placed {
-                let entry = self.rules.entry(one.place()).or_insert_with(|| (one.clone(), 0));
-                entry.0 = one.clone();
-                entry.1 += 1;
-            }
-            self.made.insert(id, placed);
-        }
-    }
-}
-
-/// Whether a rule is for the packets of one diversion alone. Rules that lead to the tables are for many, and all diversions of a user
-/// have the same rule for its tunnel downlink.
-fn is_one_users(placed: &Placed) -> bool {
-    placed.rule.kind == Kind::T1High && placed.stage == Stage::User
-}
-
-fn in_the_way(placed: &Placed) -> Refusal {
-    let what = match placed.rule.key.matching.tunnel_id() {
-        Some(teid) => format!("TEID {teid:#x} is that of another diversion"),
-        None => {
-            "another diversion is for the same packets (of a pair, one is for both ways): remove it first"
-                .to_owned()
-        }
-    };
-    Refusal::InTheWay(what)
-}
-
-#[derive(Debug, Default)]
-struct Difference {
-    set: Vec<Placed>,
-    removed: Vec<Placed>,
-}
-
-impl Difference {
-    /// Steps in which no packet finds a way that is not complete: first what is new, from the ground up, then what is old, from the top
-    /// down. One switch alone changes at once.
-    fn steps(mut self) -> Vec<Step> {
-        self.set.sort_by_key(|placed| placed.stage);
-        self.removed.sort_by_key(|placed| std::cmp::Reverse(placed.stage));
-        let first = self.set.first().or(self.removed.first()).map(|placed| placed.datapath_id);
-        let is_one = self.set.iter().chain(&self.removed).all(|placed| Some(placed.datapath_id) == first);
-        let mut steps: Vec<Step> = Vec::new();
-        let step_of = |steps: &mut Vec<Step>, datapath_id, may_join: bool| {
-            if !(may_join && steps.last().is_some_and(|step| step.datapath_id == datapath_id)) {
-                steps.push(Step { datapath_id, set: Vec::new(), remove: Vec::new() });
-            }
-            steps.len() - 1
-        };
-        for placed in self.set {
-            let at = step_of(&mut steps, placed.datapath_id, true);
-            steps[at].set.push(placed.rule);
-        }
-        let begin = steps.len();
-        for placed in self.removed {
-            let may_join = is_one || steps.len() > begin;
-            let at = step_of(&mut steps, placed.datapath_id, may_join);
-            steps[at].remove.push(placed.rule.key);
-        }
-        steps
+        made.values().flatten().for_each(|placed| self.rules.enter(placed));
+        self.made.extend(made);
     }
 }
 

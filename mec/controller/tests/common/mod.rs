@@ -19,32 +19,15 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use controller::{Config, Controller};
 use net::link::{Cidr, Links};
 use net::netns::NetNs;
-use net::process::{Child, Command};
 use net::time::{self, Duration};
 use net::udp::{self, UdpSocket};
 use nix::sys::socket::{self, AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType};
+use openvswitch::OpenVswitch;
 use packet::gtpu;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Whether everything is there that the tests need; with `CI` set it must be.
-pub fn is_possible() -> bool {
-    let programs = ["ovs-vswitchd", "ovsdb-server", "ovs-vsctl", "ovs-appctl", "ovs-ofctl"];
-    let missing = programs.into_iter().find(|program| {
-        let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/usr/bin:/sbin:/bin";
-        !path.split(':').any(|folder| Path::new(folder).join(program).exists())
-    });
-    let why = match missing {
-        Some(program) => format!("{program} is missing: scripts/setup.sh test"),
-        None if NetNs::new().is_err() => "no network namespaces".to_owned(),
-        None => return true,
-    };
-    assert!(std::env::var_os("CI").is_none(), "{why}");
-    eprintln!("skipped: {why}");
-    false
-}
 
 /// Waits until something is so.
 pub async fn until<T>(what: &str, mut is_so: impl AsyncFnMut() -> Option<T>) -> T {
@@ -174,127 +157,24 @@ pub fn user_packet(from: &str, to: &str, port: u16, text: &[u8]) -> Vec<u8> {
     packet::ipv4::Header::new(from, to, packet::protocol::UDP).build(&datagram).unwrap()
 }
 
-/// A switch: database and daemon, which end with it.
+/// A switch of the edge.
 pub struct Switch {
-    folder: tempfile::TempDir,
     namespace: NetNs,
-    bridge: &'static str,
-    processes: Vec<Child>,
+    pub programs: OpenVswitch,
 }
 
 impl Switch {
-    async fn start(namespace: &NetNs, datapath_id: u64, controller: &str) -> Switch {
-        let mut switch = Switch {
-            folder: tempfile::tempdir().unwrap(),
-            namespace: namespace.clone(),
-            bridge: "br0",
-            processes: Vec::new(),
-        };
-        switch
-            .run(
-                "ovsdb-tool",
-                &["create", &switch.path("conf.db"), "/usr/share/openvswitch/vswitch.ovsschema"],
-            )
-            .await;
-        switch.start_database().await;
-        switch.vsctl(&["--no-wait", "init"]).await;
-        switch.start_daemon().await;
+    fn start(namespace: &NetNs, datapath_id: u64, controller: &str) -> Switch {
+        let programs = OpenVswitch::start(namespace, &[]);
         let id = format!("other-config:datapath-id={datapath_id:016x}");
-        let bridge = [
-            "--",
-            "set",
-            "bridge",
-            "br0",
-            "datapath_type=netdev",
-            "protocols=OpenFlow13",
-            "fail_mode=secure",
-            &id,
-        ];
-        switch.vsctl(&[&["add-br", "br0"], &bridge[..]].concat()).await;
-        let options = [
-            "options:remote_ip=flow",
-            "options:local_ip=flow",
-            "options:key=flow",
-            "options:packet_type=ptap",
-        ];
-        let port =
-            ["add-port", "br0", "gtp", "--", "set", "interface", "gtp", "type=gtpu", "ofport_request=100"];
-        switch.vsctl(&[&port[..], &options[..]].concat()).await;
-        switch.vsctl(&["set-controller", "br0", &format!("tcp:{controller}")]).await;
-        let fast = [
-            "set",
-            "controller",
-            "br0",
-            "max_backoff=1000",
-            "inactivity_probe=5000",
-            "connection_mode=out-of-band",
-        ];
-        switch.vsctl(&fast).await;
-        switch
-    }
-
-    pub async fn start_database(&mut self) {
-        let remote = format!("--remote=punix:{}", self.path("db"));
-        self.spawn("ovsdb-server", &[&self.path("conf.db"), &remote, "--unixctl", &self.path("db.ctl")]);
-        self.wait_for("db").await;
-    }
-
-    pub async fn start_daemon(&mut self) {
-        let database = format!("unix:{}", self.path("db"));
-        self.spawn("ovs-vswitchd", &[&database, "--unixctl", &self.path("switch.ctl")]);
-        self.wait_for("switch.ctl").await;
-    }
-
-    /// Kills the daemon: its flows are gone.
-    pub async fn kill_daemon(&mut self) {
-        let mut daemon = self.processes.pop().unwrap();
-        daemon.stop(Duration::ZERO).await.unwrap();
-        // A killed process leaves its files.
-        for name in ["switch.ctl", "br0.mgmt"] {
-            let _ = std::fs::remove_file(self.path(name));
-        }
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).to_str().unwrap().to_owned()
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/usr/bin:/sbin:/bin";
-        let mut command = Command::new(program).namespace(&self.namespace).env("PATH", path);
-        for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {
-            command = command.env(variable, self.folder.path());
-        }
-        command
-    }
-
-    /// Runs a program of Open vSwitch and returns what it says.
-    pub async fn run(&self, program: &str, arguments: &[&str]) -> String {
-        let output = self.command(program).args(arguments).output(PATIENCE).await.unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{program} {arguments:?}: {said}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    async fn vsctl(&self, arguments: &[&str]) {
-        let database = format!("--db=unix:{}", self.path("db"));
-        self.run("ovs-vsctl", &[&[&database[..], "--timeout=20"], arguments].concat()).await;
-    }
-
-    fn spawn(&mut self, program: &str, arguments: &[&str]) {
-        let null = || std::process::Stdio::null();
-        let child = self.command(program).args(arguments).stdout(null()).stderr(null()).spawn().unwrap();
-        self.processes.push(child);
-    }
-
-    async fn wait_for(&self, name: &str) {
-        let path = self.path(name);
-        until(name, async || Path::new(&path).exists().then_some(())).await;
-    }
-
-    /// A port that is an interface of the namespace.
-    async fn add_port(&self, name: &str) {
-        self.vsctl(&["add-port", self.bridge, name]).await;
+        programs.add_bridge(&["datapath_type=netdev", "fail_mode=secure", &id]);
+        let flow = ["options:remote_ip=flow", "options:local_ip=flow", "options:key=flow"];
+        let gtp = ["type=gtpu", "ofport_request=100", "options:packet_type=ptap"];
+        programs.add_port("gtp", &[&gtp[..], &flow].concat());
+        programs.vsctl(&["set-controller", "br0", &format!("tcp:{controller}")]);
+        let fast = ["max_backoff=1000", "inactivity_probe=5000", "connection_mode=out-of-band"];
+        programs.vsctl(&[&["set", "controller", "br0"], &fast[..]].concat());
+        Switch { namespace: namespace.clone(), programs }
     }
 
     /// The switch's own addresses, and neighbours, which it does not ask for in time.
@@ -305,21 +185,13 @@ impl Switch {
             links.add_address("br0", Cidr::new(address.parse().unwrap(), 24).unwrap()).await.unwrap();
         }
         for (address, mac) in neighbours {
-            let control = self.path("switch.ctl");
-            self.run("ovs-appctl", &["-t", &control, "tnl/neigh/set", "br0", address, mac]).await;
+            self.programs.appctl(&["tnl/neigh/set", "br0", address, mac]);
         }
     }
 
     /// The flows, as `ovs-ofctl` prints them.
-    pub async fn flows(&self) -> String {
-        let management = format!("unix:{}", self.path("br0.mgmt"));
-        self.run("ovs-ofctl", &["-O", "OpenFlow13", "dump-flows", &management]).await
-    }
-
-    /// `ovs-ofctl` with its arguments behind the name of the switch.
-    pub async fn ofctl(&self, verb: &str, arguments: &[&str]) -> String {
-        let management = format!("unix:{}", self.path("br0.mgmt"));
-        self.run("ovs-ofctl", &[&["-O", "OpenFlow13", verb, &management], arguments].concat()).await
+    pub fn flows(&self) -> String {
+        self.programs.ofctl("dump-flows", &[])
     }
 }
 
@@ -340,7 +212,7 @@ pub struct Edge {
 
 /// Runs a test in the namespace of the controller, on one thread.
 pub fn run<F: Future<Output = ()>>(test: impl FnOnce(NetNs) -> F + Send) {
-    if !is_possible() {
+    if !openvswitch::is_possible() {
         return;
     }
     let home = NetNs::new().unwrap();
@@ -382,7 +254,7 @@ impl Edge {
             links.add_address(&name, address(1)).await.unwrap();
             Links::in_ns(&space).unwrap().add_address(far, address(2)).await.unwrap();
             let controller = format!("10.99.{number}.1:6653");
-            switches.push(Switch::start(&space, u64::from(number), &controller).await);
+            switches.push(Switch::start(&space, u64::from(number), &controller));
             spaces.push(space);
         }
         let station = |name: &'static str, address: &'static str, at: usize| {
@@ -392,7 +264,7 @@ impl Edge {
                 wire(space, name, &own, "n3").await;
                 let links = Links::in_ns(&own).unwrap();
                 links.add_address("n3", Cidr::new(address.parse().unwrap(), 24).unwrap()).await.unwrap();
-                switch.add_port(name).await;
+                switch.programs.add_port(name, &[]);
                 Endpoint::start(address, own).await
             }
         };
@@ -403,7 +275,7 @@ impl Edge {
         if two {
             wire(&spaces[0], "link", &spaces[1], "link").await;
             for switch in &switches {
-                switch.add_port("link").await;
+                switch.programs.add_port("link", &[]);
             }
         }
         let neighbours: Vec<(String, String)> =
@@ -484,7 +356,7 @@ impl Edge {
     /// Waits until forwarding knows all ends of the first switch, and has its rules between them.
     pub async fn discovered(&self) {
         until("discovered", async || {
-            let flows = self.switches[0].flows().await;
+            let flows = self.switches[0].flows();
             let lasting = |line: &&str| {
                 line.contains("table=2") && line.contains("priority=100") && !line.contains("idle_timeout")
             };
@@ -514,7 +386,7 @@ pub async fn further(home: &NetNs, number: u8) -> (NetNs, Switch) {
     let address = |host: u8| Cidr::new(IpAddr::from([10, 99, number, host]), 24).unwrap();
     Links::in_ns(home).unwrap().add_address(&name, address(1)).await.unwrap();
     Links::in_ns(&space).unwrap().add_address(far, address(2)).await.unwrap();
-    let switch = Switch::start(&space, u64::from(number), &format!("10.99.{number}.1:6653")).await;
+    let switch = Switch::start(&space, u64::from(number), &format!("10.99.{number}.1:6653"));
     (space, switch)
 }
 
@@ -525,7 +397,7 @@ pub async fn host(space: &NetNs, switch: &Switch, port: &str, addresses: &[&str]
     for address in addresses {
         Links::in_ns(&own).unwrap().add_address("n3", address.parse().unwrap()).await.unwrap();
     }
-    switch.add_port(port).await;
+    switch.programs.add_port(port, &[]);
     let mac = mac_of(&own);
     (own, mac)
 }

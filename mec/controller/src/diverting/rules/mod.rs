@@ -17,7 +17,7 @@ pub(super) mod sgi;
 use self::fields::{from_user, inner_flow, ip_dst, ip_src, packet_type, to_ip, to_user};
 use super::model::{Diversion, Tunnel};
 use crate::config::{Access, Config};
-use crate::rule::{Kind, Rule, RuleKey};
+use crate::rule::{Kind, Rule};
 use crate::switch::{Dialect, SwitchView};
 
 /// Priorities of table 0, from the highest.
@@ -73,13 +73,6 @@ pub struct Placed {
     pub stage: Stage,
     /// The rule.
     pub rule: Rule,
-}
-
-impl Placed {
-    /// What names it among the rules of all switches.
-    pub(super) fn place(&self) -> (u64, RuleKey) {
-        (self.datapath_id, self.rule.key.clone())
-    }
 }
 
 /// Why a rule cannot be made.
