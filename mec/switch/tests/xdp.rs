@@ -6,11 +6,18 @@
 mod common;
 mod namespaces;
 
+use std::collections::BTreeMap;
+use std::io::BufRead as _;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::*;
 use namespaces::{Link, Network, network, network_with};
+use net::link::Links;
 use openflow::*;
+use packet::gtpu::Signalling;
+use packet::{ethernet, gtpu};
 use serde_json::{Value, json};
 
 fn with_xdp() -> Option<Network> {
@@ -46,12 +53,12 @@ fn teach(network: &Network, from: &mut Link, to: &mut [&mut Link], frames: &[Vec
         for frames in frames.chunks(50) {
             from.send(frames);
             std::thread::sleep(Duration::from_millis(2));
-            to.iter_mut().for_each(|link| drop(link.receive(0)));
+            to.iter_mut().for_each(|link| link.drain());
         }
         std::thread::sleep(Duration::from_millis(20));
         if number(&xdp(network)["tunnels"]) >= before + frames.len() as u64 {
             std::thread::sleep(Duration::from_millis(150));
-            to.iter_mut().for_each(|link| drop(link.receive(0)));
+            to.iter_mut().for_each(|link| link.drain());
             return;
         }
     }
@@ -71,8 +78,12 @@ fn counters(network: &Network) -> Vec<(String, u64, u64)> {
     };
     let mut all = rows("entries", &["table", "priority", "match"], "packets", "bytes");
     all.extend(rows("tables", &["table"], "lookups", "matches"));
-    all.extend(rows("ports", &["number"], "rx_packets", "rx_bytes"));
-    all.extend(rows("ports", &["number"], "tx_packets", "tx_bytes"));
+    for direction in ["rx", "tx"] {
+        let of_ports =
+            rows("ports", &["number"], &format!("{direction}_packets"), &format!("{direction}_bytes"));
+        all.extend(of_ports.into_iter().map(|(name, a, b)| (format!("{name} {direction}"), a, b)));
+    }
+    // Rules are listed by the time at which they came.
     all.sort();
     all
 }
@@ -110,19 +121,11 @@ fn frames_of(teid: u32) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Silences what kernels say by themselves, which the tables would count.
-fn quiet_rules() -> Vec<FlowMod> {
-    let mut rules = table_one();
-    rules.push(add(0, 1000, [Oxm::eth_type(0x0806)], Instructions::default()));
-    rules.push(add(0, 100, [Oxm::eth_type(0x86dd)], Instructions::default()));
-    rules
-}
-
 /// A translation of the address inside, as selective mode has it.
 fn translate(teid: u32) -> FlowMod {
     let user = [Oxm::tun_ipv4_dst(GW1), Oxm::tunnel_id(teid.into()), Oxm::packet_type(PacketType::IPV4)];
     let actions = [
-        set(Oxm::ipv4_src(std::net::Ipv4Addr::new(10, 46, 0, 9))),
+        set(Oxm::ipv4_src(Ipv4Addr::new(10, 46, 0, 9))),
         set(Oxm::tunnel_id(0x77)),
         set(Oxm::tun_ipv4_dst(GW2)),
         Action::output(PortNo::IN_PORT),
@@ -134,7 +137,9 @@ fn translate(teid: u32) -> FlowMod {
 #[test]
 fn both_paths_do_and_count_the_same() {
     let run = |network: &Network, in_xdp: bool| {
-        network.install(quiet_rules());
+        network.install(table_one());
+        // Asks all packets for their EthType.
+        network.install([add(0, 1000, [Oxm::eth_type(0x0806)], Instructions::default())]);
         network.install([divert(7), translate(9)]);
         let [mut enb, mut gw1, mut gw2] = [0, 1, 2].map(|peer| network.link(peer));
         let users = [7, 8, 9].map(frames_of);
@@ -170,4 +175,505 @@ fn both_paths_do_and_count_the_same() {
     assert!(
         counts_of_host.iter().any(|(name, packets, _)| name.starts_with("entries 1 100") && *packets == 60)
     );
+}
+
+/// Packets that XDP has treated.
+fn packets(network: &Network) -> u64 {
+    number(&xdp(network)["packets"])
+}
+
+/// Puts a number into a frame, behind all headers: the last eight octets.
+fn numbered(frame: &[u8], number: u64) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    let at = frame.len() - 8;
+    // No checksum covers it.
+    frame[40..42].fill(0);
+    frame[at..].copy_from_slice(&number.to_be_bytes());
+    frame
+}
+
+/// A thousand users move by one bundle while their packets pass: none is lost, and of no user does one reach the old anchor that was sent
+/// behind one which reached the new one.
+#[test]
+fn a_thousand_users_move_at_once_and_no_packet_is_lost() {
+    const USERS: u32 = 1000;
+    const ROUNDS: u64 = 60;
+    let Some(network) = with_xdp() else { return };
+    network.install(table_one());
+    let [mut enb, mut gw1, mut gw2] = [0, 1, 2].map(|peer| network.link(peer));
+    let frames: Vec<_> = (1..=USERS).map(|user| uplink(GW1, &gpdu_5g(user, &user_packet()))).collect();
+    teach(&network, &mut enb, &mut [&mut gw1, &mut gw2], &frames);
+    let before = packets(&network);
+    let (is_sent, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+    // User and number of each packet, in the order in which they arrive.
+    let collect = |link: &mut Link| {
+        let (mut arrived, mut quiet) = (Vec::new(), 0);
+        while quiet < 200 {
+            let frames = link.receive(0);
+            quiet = if frames.is_empty() && is_sent.load(Ordering::Relaxed) { quiet + 1 } else { 0 };
+            if frames.is_empty() {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            count.fetch_add(frames.len(), Ordering::Relaxed);
+            arrived.extend(frames.iter().map(|frame| {
+                let teid = u32::from_be_bytes(frame[46..50].try_into().unwrap());
+                (teid, u64::from_be_bytes(frame[frame.len() - 8..].try_into().unwrap()))
+            }));
+        }
+        arrived
+    };
+    let (at_old, at_new, taken) = std::thread::scope(|scope| {
+        let old = scope.spawn(|| collect(&mut gw1));
+        let new = scope.spawn(|| collect(&mut gw2));
+        let mover = scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(30));
+            let changes: Vec<_> = (1..=USERS).map(|user| Change::FlowMod(divert(user))).collect();
+            let began = net::time::now_ns();
+            network.service().switch().commit(&changes).unwrap();
+            net::time::now_ns() - began
+        });
+        let mut sent = 0;
+        for round in 0..ROUNDS {
+            for frames in frames.chunks(32) {
+                let frames: Vec<_> = frames.iter().map(|frame| numbered(frame, round)).collect();
+                enb.send(&frames);
+                sent += frames.len();
+                // No more under way than the far ends have room for.
+                for _ in 0..20_000 {
+                    if sent - count.load(Ordering::Relaxed) < 128 {
+                        break;
+                    }
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+            }
+        }
+        is_sent.store(true, Ordering::Relaxed);
+        (old.join().unwrap(), new.join().unwrap(), mover.join().unwrap())
+    });
+    eprintln!(
+        "1,000 users in XDP moved in {} us; {} packets before, {} after",
+        taken / 1000,
+        at_old.len(),
+        at_new.len()
+    );
+    assert!(at_old.len() > 1000 && at_new.len() > 1000, "{} {}", at_old.len(), at_new.len());
+    let mut of_users: BTreeMap<u32, (Vec<u64>, Vec<u64>)> = BTreeMap::new();
+    at_old.iter().for_each(|(teid, number)| of_users.entry(*teid).or_default().0.push(*number));
+    at_new.iter().for_each(|(teid, number)| of_users.entry(*teid).or_default().1.push(*number));
+    assert_eq!(of_users.len(), USERS as usize);
+    for (teid, (old, new)) in of_users {
+        let both: Vec<_> = old.iter().chain(&new).copied().collect();
+        assert_eq!(both, (0..ROUNDS).collect::<Vec<_>>(), "user {teid}: old {old:?}, new {new:?}");
+    }
+    let now = xdp(&network);
+    assert_eq!(now["pauses"], 0);
+    assert_eq!(number(&now["packets"]) - before, u64::from(USERS) * ROUNDS, "all of them went by XDP: {now}");
+    // Before and after, each packet was counted once.
+    let steered: u64 =
+        network.counts(1).iter().filter(|(priority, _)| *priority == 100).map(|(_, n)| n).sum();
+    assert!(steered.abs_diff(at_new.len() as u64) < 1000, "{steered} {}", at_new.len());
+}
+
+/// A rule that may concern everybody: XDP pauses, packets are treated right at once, and XDP goes on with new entries.
+#[test]
+fn a_change_for_everybody_pauses_xdp() {
+    let Some(network) = with_xdp() else { return };
+    network.install(table_one());
+    let [mut enb, mut gw1, mut gw2] = [0, 1, 2].map(|peer| network.link(peer));
+    let frames: Vec<_> = (0..400).map(|user| uplink(GW1, &gpdu_5g(user, &user_packet()))).collect();
+    teach(&network, &mut enb, &mut [&mut gw1, &mut gw2], &frames);
+    let moved: Vec<_> = frames.iter().map(|frame| readdressed(frame, GW2_MAC, GW2)).collect();
+    assert_eq!(xdp(&network)["pauses"], 0);
+    for (turn, expected) in [&moved, &frames, &moved].into_iter().enumerate() {
+        let destination = if turn % 2 == 0 { GW2 } else { GW1 };
+        let everybody = [set(Oxm::tun_ipv4_dst(destination)), Action::output(PortNo::IN_PORT)];
+        network.install([add(1, 0, [], Instructions::apply(everybody))]);
+        // At once, by whatever path.
+        let (right, wrong) = if turn % 2 == 0 { (&mut gw2, &mut gw1) } else { (&mut gw1, &mut gw2) };
+        for (frames, expected) in frames.chunks(40).zip(expected.chunks(40)) {
+            enb.send(frames);
+            let mut arrived = right.receive(frames.len());
+            // Those by XDP may overtake those by the host path.
+            let mut expected = expected.to_vec();
+            arrived.sort();
+            expected.sort();
+            assert_eq!(arrived, expected, "turn {turn}");
+        }
+        assert!(wrong.receive(0).is_empty());
+        let now = wait_for(&network, "goes on", |xdp| xdp["paused"] == false);
+        assert_eq!((number(&now["pauses"]), number(&now["tunnels"])), (turn as u64 + 1, 400), "{now}");
+        let before = packets(&network);
+        for (frames, expected) in frames.chunks(40).zip(expected.chunks(40)) {
+            enb.send(frames);
+            assert_eq!(right.receive(frames.len()), expected);
+        }
+        assert_eq!(packets(&network), before + 400, "all of them by XDP");
+    }
+    // Rules that cannot concern them: of link-layer addresses that none has, and of TEIDs that none has.
+    let stranger = |last| MacAddr([2, 0, 0, 0, 9, last]);
+    for last in 0..10 {
+        let pair = [Oxm::eth_src(stranger(last)), Oxm::eth_dst(MacAddr(GW1_MAC))];
+        network
+            .install([add(2, 200, pair, Instructions::apply([output(2)])), divert(5000 + u32::from(last))]);
+    }
+    assert_eq!(xdp(&network)["pauses"], 3);
+    // One of addresses that they have.
+    let pair = [Oxm::eth_src(MacAddr(ENB_MAC)), Oxm::eth_dst(MacAddr(GW2_MAC))];
+    network.install([add(2, 200, pair, Instructions::apply([output(1)]))]);
+    assert_eq!(xdp(&network)["pauses"], 4);
+}
+
+/// Rules that are deleted, by name or by time: the packets take those below from then on, and were counted.
+#[test]
+fn rules_that_go_take_their_entries_along() {
+    let Some(network) = with_xdp() else { return };
+    network.install(table_one());
+    network.install([divert(7), FlowMod { idle_timeout_s: 2, ..divert(8) }, divert(9)]);
+    let [mut enb, mut gw1, mut gw2] = [0, 1, 2].map(|peer| network.link(peer));
+    let frames = [7, 8, 9].map(|teid| uplink(GW1, &gpdu_5g(teid, &user_packet())));
+    teach(&network, &mut enb, &mut [&mut gw1, &mut gw2], &frames);
+    let arrives = |enb: &mut Link, right: &mut Link, frame: &Vec<u8>, expected: Vec<u8>| {
+        enb.send(std::slice::from_ref(frame));
+        assert_eq!(right.receive(1), [expected]);
+    };
+    let moved = |frame: &[u8]| readdressed(frame, GW2_MAC, GW2);
+    let before = packets(&network);
+    // Longer than the time-out, during which packets come by XDP only.
+    for _ in 0..35 {
+        for frame in &frames {
+            arrives(&mut enb, &mut gw2, frame, moved(frame));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(packets(&network), before + 105);
+    assert_eq!(network.counts(1).len(), 4, "the rule with a time-out is in use");
+    // One rule by name, and one of those left by a match that says nothing of the tunnel.
+    let delete = FlowMod::delete(TableId(1), divert(7).matching);
+    network.service().switch().commit(&[Change::FlowMod(delete)]).unwrap();
+    arrives(&mut enb, &mut gw1, &frames[0], frames[0].clone());
+    let to_gw2 =
+        FlowMod { cookie: 9, cookie_mask: u64::MAX, ..FlowMod::delete(TableId::ALL, Match::default()) };
+    network.install([FlowMod { cookie: 9, ..divert(9) }]);
+    network.service().switch().commit(&[Change::FlowMod(to_gw2)]).unwrap();
+    arrives(&mut enb, &mut gw1, &frames[2], frames[2].clone());
+    let status = xdp(&network);
+    assert_eq!((&status["pauses"], number(&status["packets"])), (&json!(0), before + 107), "{status}");
+    // Without packets, the time-out comes, and the manager of time-outs is the agent.
+    for _ in 0..100 {
+        if network.counts(1).len() == 1 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(network.counts(1).len(), 1);
+    arrives(&mut enb, &mut gw1, &frames[1], frames[1].clone());
+}
+
+/// Path messages and what cannot be read pass by the host path, with the TEID of a known tunnel or without.
+#[test]
+fn what_is_no_user_packet_takes_the_host_path() {
+    let Some(network) = with_xdp() else { return };
+    network.install(table_one());
+    network.install([divert(7)]);
+    let [mut enb, mut gw1, mut gw2] = [0, 1, 2].map(|peer| network.link(peer));
+    let frame = uplink(GW1, &gpdu_5g(7, &user_packet()));
+    teach(&network, &mut enb, &mut [&mut gw1, &mut gw2], std::slice::from_ref(&frame));
+    let mut oracle = pipeline();
+    install(&mut oracle, table_one());
+    install(&mut oracle, [divert(7)]);
+    let mut version_2 = gpdu(7, &user_packet());
+    version_2[0] = 0x50;
+    let mut too_long = gpdu(7, &user_packet());
+    too_long[3] += 1;
+    let mut too_short = gpdu(7, &user_packet());
+    too_short[3] -= 1;
+    let mut fragment = uplink(GW1, &gpdu(7, &user_packet()));
+    fragment[20] |= 0x20;
+    let messages = [
+        Signalling::EchoRequest { sequence: 1 }.build(),
+        Signalling::ErrorIndication { teid: 7, peer: GW1.into(), udp_port: None }.build(),
+        Signalling::EndMarker { teid: 7, pdu_session: None }.build(),
+        version_2,
+        too_long,
+        too_short,
+        gpdu(7, &user_packet())[..6].to_vec(),
+        b"no GTP-U".to_vec(),
+    ];
+    let mut others: Vec<_> = messages.iter().map(|message| uplink(GW1, message)).collect();
+    others.push(fragment);
+    let before = packets(&network);
+    for other in &others {
+        let (port, expected) = pass(&oracle, 1, other);
+        enb.send(std::slice::from_ref(other));
+        let right = if port == 2 { &mut gw1 } else { &mut gw2 };
+        assert_eq!(right.receive(1), [expected]);
+    }
+    assert_eq!(packets(&network), before);
+    enb.send(std::slice::from_ref(&frame));
+    assert_eq!(gw2.receive(1), [readdressed(&frame, GW2_MAC, GW2)]);
+    assert_eq!(packets(&network), before + 1);
+}
+
+/// Floods of TEIDs that nobody has: what is known stays in XDP, nothing grows, and there is room again afterwards.
+#[test]
+fn floods_neither_grow_the_tables_nor_drive_users_out() {
+    let Some(network) = network_with(&json!({"xdp": {"tunnels": 64}})) else { return };
+    network.install(table_one());
+    let [mut enb, mut gw1, mut gw2] = [0, 1, 2].map(|peer| network.link(peer));
+    let known: Vec<_> = (0..10).map(|user| uplink(GW1, &gpdu_5g(user, &user_packet()))).collect();
+    teach(&network, &mut enb, &mut [&mut gw1, &mut gw2], &known);
+    let of_flood =
+        |number: u32| uplink(GW1, &gpdu(0x1000_0000 | number.wrapping_mul(0x9E37_79B1) >> 4, &user_packet()));
+    // One packet of each TEID is no user.
+    for first in (0..20_000).step_by(32) {
+        enb.send(&(first..first + 32).map(of_flood).collect::<Vec<_>>());
+        gw1.drain();
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(xdp(&network)["tunnels"], 10);
+    // Two are; all users of the flood together have the room that is left, and known ones stay.
+    let mut sent = 0;
+    for round in 0..8 {
+        for first in (0..1000).step_by(32) {
+            let frames: Vec<_> =
+                (first..first + 32).map(|number| of_flood(100_000 + 1000 * round + number)).collect();
+            enb.send(&frames);
+            std::thread::sleep(Duration::from_micros(300));
+            enb.send(&frames);
+            gw1.drain();
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        gw1.drain();
+        let before = packets(&network);
+        enb.send(&known);
+        assert_eq!(gw1.receive(known.len()).len(), known.len());
+        assert!(packets(&network) >= before + 10, "known users stay");
+        sent += known.len();
+    }
+    let now = xdp(&network);
+    assert_eq!((number(&now["tunnels"]), number(&now["anchors"])), (64, 1), "after {sent}: {now}");
+    assert!(number(&now["refused"]["no_room"]) > 1000, "{now}");
+    // Room for a user who comes later.
+    let new = uplink(GW1, &gpdu_5g(99, &user_packet()));
+    for _ in 0..200 {
+        enb.send(std::slice::from_ref(&new));
+        enb.send(&known);
+        std::thread::sleep(Duration::from_millis(50));
+        gw1.drain();
+        let before = packets(&network);
+        enb.send(std::slice::from_ref(&new));
+        gw1.receive(1);
+        if packets(&network) == before + 1 {
+            return;
+        }
+    }
+    panic!("no room: {}", xdp(&network));
+}
+
+/// The same TEID of an anchor by another base station, as after a handover: each packet is treated by the rules for its own way, and
+/// the way that is used is the one that XDP has.
+#[test]
+fn the_way_that_is_used_is_in_xdp() {
+    const ENB2: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+    const ENB2_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+    let Some(network) = with_xdp() else { return };
+    network.install(table_one());
+    network.install([divert(7)]);
+    let [mut enb, mut gw1, mut gw2] = [0, 1, 2].map(|peer| network.link(peer));
+    let first = uplink(GW1, &gpdu_5g(7, &user_packet()));
+    let packet = udp((ENB2.into(), 2152), (GW1.into(), 2152), &gpdu_5g(7, &user_packet()));
+    let second = ethernet::build(GW1_MAC, ENB2_MAC, None, ethernet::IPV4, &packet);
+    let moved = readdressed(&first, GW2_MAC, GW2);
+    teach(&network, &mut enb, &mut [&mut gw1, &mut gw2], std::slice::from_ref(&first));
+    let before = packets(&network);
+    // Both at once: the one that was there stays, and the tables have no rule for the other base station.
+    for _ in 0..30 {
+        enb.send(&[first.clone(), second.clone()]);
+        assert_eq!(gw1.receive(1), [second.clone()]);
+        assert_eq!(gw2.receive(1), [moved.clone()]);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let now = xdp(&network);
+    assert_eq!(number(&now["packets"]), before + 30);
+    assert!(number(&now["refused"]["other_way"]) > 0, "{now}");
+    // The second one alone: after a while it takes the place.
+    let is_in_xdp = |enb: &mut Link, gw1: &mut Link| {
+        (0..100).any(|_| {
+            std::thread::sleep(Duration::from_millis(50));
+            let before = packets(&network);
+            enb.send(std::slice::from_ref(&second));
+            assert_eq!(gw1.receive(1), [second.clone()]);
+            packets(&network) == before + 1
+        })
+    };
+    assert!(is_in_xdp(&mut enb, &mut gw1), "{}", xdp(&network));
+    enb.send(std::slice::from_ref(&first));
+    assert_eq!(gw2.receive(1), [moved]);
+}
+
+/// A user with an application of its own stays with the host path, and pushes nobody off XDP.
+#[test]
+fn an_application_of_one_user_leaves_others_in_xdp() {
+    let Some(network) = with_xdp() else { return };
+    network.install(table_one());
+    let user = [Oxm::tun_ipv4_dst(GW1), Oxm::tunnel_id(7), Oxm::packet_type(PacketType::IPV4)];
+    let dns = user.into_iter().chain([Oxm::ip_proto(17), Oxm::udp_dst(53)]);
+    let away = [set(Oxm::tun_ipv4_dst(GW2)), Action::output(PortNo::IN_PORT)];
+    network.install([add(1, 200, dns, Instructions::apply(away))]);
+    let [mut enb, mut gw1, mut gw2] = [0, 1, 2].map(|peer| network.link(peer));
+    let others: Vec<_> = (8..28).map(|user| uplink(GW1, &gpdu_5g(user, &user_packet()))).collect();
+    teach(&network, &mut enb, &mut [&mut gw1, &mut gw2], &others);
+    let before = packets(&network);
+    let dns = uplink(GW1, &gpdu_5g(7, &user_packet()));
+    let web = uplink(GW1, &gpdu_5g(7, &udp((UE1.into(), 40_000), (SERVER.into(), 80), b"data")));
+    for _ in 0..10 {
+        enb.send(&[dns.clone(), web.clone()]);
+        assert_eq!(gw2.receive(1), [readdressed(&dns, GW2_MAC, GW2)]);
+        assert_eq!(gw1.receive(1), [web.clone()]);
+    }
+    assert_eq!(packets(&network), before);
+    enb.send(&others);
+    assert_eq!(gw1.receive(20), others);
+    let now = xdp(&network);
+    assert_eq!((number(&now["packets"]), &now["pauses"]), (before + 20, &json!(0)));
+}
+
+/// Nothing is sent into a port that is down, and XDP sends there again when it is up.
+#[test]
+fn a_port_that_is_down_gets_nothing() {
+    let Some(network) = with_xdp() else { return };
+    network.install(table_one());
+    network.install([divert(7)]);
+    let [mut enb, mut gw1, mut gw2] = [0, 1, 2].map(|peer| network.link(peer));
+    let frame = uplink(GW1, &gpdu_5g(7, &user_packet()));
+    teach(&network, &mut enb, &mut [&mut gw1, &mut gw2], std::slice::from_ref(&frame));
+    let set_link = |up: bool| {
+        network.runtime.block_on(async {
+            let links = Links::in_ns(&network.peers[2]).unwrap();
+            if up { links.up("eth0").await.unwrap() } else { links.down("eth0").await.unwrap() }
+        });
+        for _ in 0..500 {
+            if network.service().status()["ports"][2]["live"] == up {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        wait_for(&network, "goes on", |xdp| xdp["paused"] == false);
+    };
+    set_link(false);
+    let sent = |network: &Network| {
+        let status = network.service().status();
+        (number(&status["ports"][2]["tx_packets"]), status["drops"]["flow_entry_drop"].as_u64().unwrap_or(0))
+    };
+    let (before, dropped) = (sent(&network), 5);
+    for _ in 0..dropped {
+        enb.send(std::slice::from_ref(&frame));
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(sent(&network), (before.0, before.1 + dropped), "{}", network.service().status());
+    set_link(true);
+    let before = packets(&network);
+    let mut arrived = Vec::new();
+    for _ in 0..50 {
+        enb.send(std::slice::from_ref(&frame));
+        std::thread::sleep(Duration::from_millis(20));
+        arrived.extend(gw2.receive(0));
+    }
+    assert!(!arrived.is_empty() && arrived.iter().all(|got| *got == readdressed(&frame, GW2_MAC, GW2)));
+    assert!(packets(&network) > before);
+}
+
+/// Kernels at the far ends take what XDP sends: checksums are right, and veth devices receive it.
+#[test]
+fn kernels_talk_through_xdp() {
+    let Some(network) = with_xdp() else { return };
+    let macs: Vec<[u8; 6]> = network
+        .peers
+        .iter()
+        .map(|peer| peer.enter(|| pktio::af_xdp::device::Device::find("eth0").unwrap().mac).unwrap())
+        .collect();
+    let mut rules = table_one();
+    rules.retain(|rule| rule.table_id != TableId(2));
+    rules.push(add(2, 50, [Oxm::eth_type(0x0806)], Instructions::apply([Action::output(PortNo::FLOOD)])));
+    for (to, (port, mac)) in [ENB, GW1, GW2].into_iter().zip(PORTS.into_iter().zip(&macs)) {
+        let actions = [set(Oxm::eth_dst(MacAddr(*mac))), output(port)];
+        rules.push(add(2, 100, [Oxm::eth_type(0x0800), Oxm::ipv4_dst(to)], Instructions::apply(actions)));
+    }
+    network.install(rules);
+    network.install([divert(7), translate(9)]);
+    let socket = |peer: usize, address: Ipv4Addr| {
+        let socket = network.peers[peer].enter(|| UdpSocket::bind((address, gtpu::PORT)).unwrap()).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        socket
+    };
+    let (enb, gw1, gw2) = (socket(0, ENB), socket(1, GW1), socket(2, GW2));
+    let mut buffer = [0; 2048];
+    for _ in 0..100 {
+        for (teid, right) in [(7, &gw2), (8, &gw1), (9, &gw2)] {
+            let message = gpdu_5g(teid, &user_packet());
+            enb.send_to(&message, (GW1, gtpu::PORT)).unwrap();
+            let (length, from) = right.recv_from(&mut buffer).unwrap();
+            assert_eq!(from.ip(), ENB);
+            if teid == 9 {
+                check_ip(gtpu::Packet::new(&buffer[..length]).unwrap().payload());
+            } else {
+                assert_eq!(buffer[..length], message);
+            }
+            // And back, which nobody diverts.
+            right.send_to(&message, from).unwrap();
+            assert_eq!(enb.recv_from(&mut buffer).unwrap().0, message.len());
+        }
+    }
+    let now = xdp(&network);
+    assert!(number(&now["packets"]) > 400 && number(&now["anchors"]) == 2, "{now}");
+}
+
+/// Runs the switch for [`a_killed_switch_leaves_nothing`], which starts it in its namespace.
+#[test]
+fn the_switch_that_is_killed() {
+    if std::env::var_os("SWITCH_TO_KILL").is_none() {
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let _service = runtime
+        .block_on(switch::Service::start(&namespaces::config(&json!({"xdp": {}, "local": null}))))
+        .unwrap();
+    println!("ready");
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+/// When the process is killed, its programs go with it, and the interfaces are the kernel's again.
+#[test]
+fn a_killed_switch_leaves_nothing() {
+    let Some(mut network) = network() else { return };
+    {
+        let _entered = network.runtime.enter();
+        network.service = None;
+    }
+    let programs = || {
+        let show = || std::process::Command::new("ip").args(["-details", "link", "show"]).output().unwrap();
+        let shown = network.ours.enter(show).unwrap();
+        String::from_utf8_lossy(&shown.stdout).matches("prog/xdp").count()
+    };
+    assert_eq!(programs(), 0);
+    let start = || {
+        std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_switch_that_is_killed", "--nocapture"])
+            .env("SWITCH_TO_KILL", "1")
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let mut child = network.ours.enter(start).unwrap();
+    let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line.ends_with("ready")), "it starts");
+    assert_eq!(programs(), 3);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // The kernel takes them off behind the process.
+    let gone = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        programs() == 0
+    });
+    assert!(gone);
 }

@@ -19,6 +19,7 @@ const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_SFLAGS: u32 = 0x26;
 /// Sets whether the device fills in checksums.
 const ETHTOOL_STXCSUM: u32 = 0x17;
+const ETHTOOL_SGRO: u32 = 0x2c;
 const ETH_FLAG_TXVLAN: u32 = 1 << 7;
 const ETH_FLAG_RXVLAN: u32 = 1 << 8;
 /// `struct ethtool_value`.
@@ -177,6 +178,12 @@ impl Device {
         let flags = self.flags(ETHTOOL_GFLAGS, 0)? & !(ETH_FLAG_RXVLAN | ETH_FLAG_TXVLAN);
         self.flags(ETHTOOL_SFLAGS, flags)?;
         self.flags(ETHTOOL_STXCSUM, 0).map(drop)
+    }
+
+    /// Lets a veth device receive what an XDP program of its peer sends (`ethtool -K NAME gro on`): without this or an XDP program of
+    /// its own, such frames are lost.
+    pub fn receive_redirected(&self) -> io::Result<()> {
+        self.flags(ETHTOOL_SGRO, 1).map(drop)
     }
 
     fn flags(&self, command: u32, data: u32) -> io::Result<u32> {

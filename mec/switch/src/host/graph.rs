@@ -216,10 +216,13 @@ impl Graph for SwitchGraph {
                 }
                 // From here on no packet is treated by older entries.
                 *version = pipeline.version();
-                let trace = pipeline.trace(&headers.outer, &headers.inner);
-                let exact = switch
-                    .offload()
-                    .and_then(|_| exact::exact(&pipeline, &headers.outer, &headers.inner, &trace));
+                let Headers { outer, inner, .. } = &headers;
+                let mut trace = pipeline.trace(outer, inner);
+                let exact = switch.offload().and_then(|_| {
+                    let exact = exact::exact(&pipeline, outer, inner, &trace);
+                    exact::separate(outer, inner, &mut trace.consulted);
+                    exact
+                });
                 (trace, exact)
             };
             let Found { steps, dropped, offer } =

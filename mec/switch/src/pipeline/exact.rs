@@ -12,7 +12,7 @@ use packet::{ethernet, gtpu};
 
 use super::Pipeline;
 use super::field::{self, WORDS, Words, shape};
-use super::trace::{Layer, Step, Trace};
+use super::trace::{Consulted, Layer, Step, Trace};
 
 /// The user packets of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -182,6 +182,24 @@ fn candidate(outer: &Words, inner: &Words, trace: &Trace) -> Option<(Exact, bool
     rewrite.source = rewrite.source.filter(|new| *new != source);
     rewrite.teid = rewrite.teid.filter(|new| *new != tunnel.teid);
     Some((Exact { tunnel, only, rewrite, port }, asks_version))
+}
+
+/// Makes a translation hold for the user packets of one tunnel from one sender only, or for packets that are none, though it may have
+/// consulted less: so a cache knows each tunnel that it meets, and whether an entry can be made for it.
+pub fn separate(outer: &Words, inner: &Words, consulted: &mut Consulted) {
+    consulted.outer[shape::WORD] |= shape::GTPU;
+    field::cover(&mut consulted.inner, Field::TunGtpuMsgtype);
+    if field::get(inner, Field::TunGtpuMsgtype) != G_PDU {
+        return;
+    }
+    let addresses = match field::get(outer, Field::EthType) as u16 {
+        ethernet::IPV4 => [Field::Ipv4Src, Field::Ipv4Dst],
+        _ => [Field::Ipv6Src, Field::Ipv6Dst],
+    };
+    for of in [Field::InPort, Field::EthType, Field::VlanVid].into_iter().chain(addresses) {
+        field::cover(&mut consulted.outer, of);
+    }
+    field::cover(&mut consulted.inner, Field::TunnelId);
 }
 
 /// Whether the packet inside has the IP version of the address that is replaced, which is then all that an entry looks at.

@@ -37,6 +37,22 @@ impl Drop for Network {
     }
 }
 
+/// The switch's configuration, with more keys.
+pub fn config(more: &serde_json::Value) -> Config {
+    let mut config = serde_json::json!({
+        "datapath_id": 7,
+        "gtp_port": GTP,
+        "local": "edge0",
+        "ports": [
+            {"number": 1, "interface": "port1"},
+            {"number": 2, "interface": "port2"},
+            {"number": 3, "interface": "port3"},
+        ],
+    });
+    config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    serde_json::from_value(config).unwrap()
+}
+
 /// `None`: namespaces are not allowed here.
 pub fn network() -> Option<Network> {
     network_with(&serde_json::json!({}))
@@ -54,6 +70,9 @@ pub fn network_with(more: &serde_json::Value) -> Option<Network> {
     };
     let workers = more["workers"]["count"].as_u64().unwrap_or(1);
     let peers = [(); 3].map(|()| NetNs::new().unwrap());
+    // Else the kernels say something now and then, which is counted.
+    let quiet = || std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
+    peers.iter().chain([&ours]).for_each(|namespace| namespace.enter(quiet).unwrap());
     let runtime = ours.runtime(2).unwrap();
     let addresses = [(ENB, ENB_MAC), (GW1, GW1_MAC), (GW2, GW2_MAC)];
     runtime.block_on(async {
@@ -71,21 +90,15 @@ pub fn network_with(more: &serde_json::Value) -> Option<Network> {
             far.add_address("eth0", format!("{}/24", addresses[number].0).parse().unwrap()).await.unwrap();
             far.up("eth0").await.unwrap();
             // Checksums are in the frames, as on a cable.
-            peer.enter(|| Device::find("eth0").unwrap().send_whole_frames().unwrap()).unwrap();
+            let settings = || {
+                let device = Device::find("eth0").unwrap();
+                device.send_whole_frames().unwrap();
+                device.receive_redirected().unwrap();
+            };
+            peer.enter(settings).unwrap();
         }
     });
-    let mut config = serde_json::json!({
-        "datapath_id": 7,
-        "gtp_port": GTP,
-        "local": "edge0",
-        "ports": [
-            {"number": 1, "interface": "port1"},
-            {"number": 2, "interface": "port2"},
-            {"number": 3, "interface": "port3"},
-        ],
-    });
-    config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    let config: Config = serde_json::from_value(config).unwrap();
+    let config = config(more);
     let handle = runtime.handle().clone();
     let service = ours.enter(|| handle.block_on(Service::start(&config)).unwrap()).unwrap();
     Some(Network { workers, peers, service: Some(service), runtime, ours })
@@ -153,6 +166,11 @@ impl Link {
             assert_eq!(self.ports[queue].transmit(&mut self.vector, &all).packets, frames.len());
             let _ = self.ports[queue].receive(&mut self.vector);
         }
+    }
+
+    /// Takes away what has come.
+    pub fn drain(&mut self) {
+        while !self.receive(0).is_empty() {}
     }
 
     /// The next `count` frames; fewer if they do not come.
