@@ -7,6 +7,7 @@ use net::link::{self, Links};
 use net::tcp::{self, TcpListener};
 use path::Ports;
 use pktio::VECTOR;
+use pktio::af_xdp::device::Device;
 use pktio::af_xdp::{AfXdpError, AfXdpPort, Interface, Memory, Options};
 use pktio::bpf::filter::Select;
 use pktio::tun::{TunError, TunPort};
@@ -100,7 +101,8 @@ impl Service {
         // Before links are looked at, so that no change is missed.
         let mut links = link::Watch::here().map_err(system("links"))?;
         let ports = describe(config, &opened);
-        let live = ports.iter().map(|port| (port.number, is_live(port))).collect();
+        let devices: Vec<_> = ports.iter().map(|port| (port.number, Device::find(&port.name).ok())).collect();
+        let live = devices.iter().map(|(number, device)| (*number, is_live(device.as_ref()))).collect();
         let limits = Limits { tables: config.tables, entries: config.entries, ..Limits::default() };
         let pipeline = Pipeline::new(limits, PipelinePorts { live, gtp: config.gtp_port });
         let identity = Identity { datapath_id: config.datapath_id, description: config.description.clone() };
@@ -121,7 +123,9 @@ impl Service {
         let watch = tokio::spawn(async move {
             loop {
                 links.changed().await;
-                watched.ports().iter().for_each(|port| watched.set_live(port.number, is_live(port)));
+                devices
+                    .iter()
+                    .for_each(|(number, device)| watched.set_live(*number, is_live(device.as_ref())));
             }
         });
         Ok(Service { switch, _agent: agent, watch, _manager: manager, host })
@@ -138,9 +142,11 @@ impl Service {
     }
 }
 
-/// Whether an interface can send.
-fn is_live(port: &SwitchPort) -> bool {
-    link::is_running(&port.name).unwrap_or(false)
+/// Whether an interface can send. One that was made anew under the name of a deleted one is another, of which no worker has
+/// queues.
+fn is_live(device: Option<&Device>) -> bool {
+    let is_there = |device: &Device| Device::find(&device.name).is_ok_and(|now| now.index == device.index);
+    device.is_some_and(|device| is_there(device) && link::is_running(&device.name).unwrap_or(false))
 }
 
 async fn listen(config: &Config) -> std::io::Result<Option<TcpListener>> {
@@ -187,7 +193,7 @@ fn describe(config: &Config, opened: &Opened) -> Vec<SwitchPort> {
     ports.extend(config.local.iter().map(|name| SwitchPort {
         number: PortNo::LOCAL.0,
         name: name.clone(),
-        mac: pktio::af_xdp::device::Device::find(name).map_or([0; 6], |device| device.mac),
+        mac: Device::find(name).map_or([0; 6], |device| device.mac),
         counts: PortCounts::default(),
     }));
     ports
