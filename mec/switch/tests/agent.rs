@@ -264,6 +264,11 @@ fn what_cannot_be_served_has_its_error() {
     assert_eq!(error(packet(|packet| packet.buffer_id = BufferId(1))), Code::OFPBRC_BUFFER_UNKNOWN);
     assert_eq!(error(packet(|packet| packet.in_port = PortNo::ALL)), Code::OFPBRC_BAD_PORT);
     assert_eq!(error(packet(|packet| packet.in_port = PortNo(GTP))), Code::OFPBRC_BAD_PORT);
+    assert_eq!(error(packet(|packet| packet.in_port = PortNo(9))), Code::OFPBRC_BAD_PORT);
+    assert_eq!(
+        error(packet(|packet| packet.actions = vec![Action::output(PortNo(9))])),
+        Code::OFPBAC_BAD_OUT_PORT
+    );
     assert_eq!(error(packet(|packet| packet.data.clear())), Code::OFPBRC_BAD_PACKET);
     assert_eq!(error(packet(|packet| packet.data.resize(10_000, 0))), Code::OFPBRC_BAD_PACKET);
     assert_eq!(

@@ -211,6 +211,8 @@ fn what_cannot_be_installed_has_the_errors_of_the_standard() {
     let mut action = |action: Action| refused(add(0, 1, [], Instructions::apply([action])));
     assert_eq!(action(Action::output(PortNo::NORMAL)), Code::OFPBAC_BAD_OUT_PORT);
     assert_eq!(action(Action::output(PortNo::TABLE)), Code::OFPBAC_BAD_OUT_PORT);
+    assert_eq!(action(output(3)), Code::OFPBAC_BAD_OUT_PORT, "there never will be such a port");
+    assert_eq!(action(Action::output(PortNo::LOCAL)), Code::OFPBAC_BAD_OUT_PORT);
     assert_eq!(action(Action::Group(GroupId(9))), Code::OFPBAC_BAD_OUT_GROUP);
     assert_eq!(action(Action::PopVlan), Code::OFPBAC_BAD_TYPE);
     assert_eq!(action(Action::PushVlan(0x8100)), Code::OFPBAC_BAD_TYPE);
@@ -244,6 +246,9 @@ fn what_cannot_be_installed_has_the_errors_of_the_standard() {
     );
     assert_eq!(refused(new(GroupType::Indirect, vec![])), Code::OFPGMFC_INVALID_GROUP);
     assert_eq!(refused(new(GroupType::FastFailover, vec![bucket()])), Code::OFPGMFC_BAD_WATCH);
+    let unknown = Bucket { watch_port: PortNo(3), ..bucket() };
+    assert_eq!(refused(new(GroupType::FastFailover, vec![unknown])), Code::OFPGMFC_BAD_WATCH);
+    assert_eq!(refused(new(GroupType::All, vec![Bucket::new([output(3)])])), Code::OFPBAC_BAD_OUT_PORT);
     assert_eq!(
         refused(new(GroupType::All, vec![Bucket::new([Action::Group(GroupId(5))])])),
         Code::OFPGMFC_LOOP

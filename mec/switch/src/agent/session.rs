@@ -17,7 +17,7 @@ use super::multipart::Answer;
 use super::peer::Peer;
 use crate::core::Switch;
 use crate::host::LONGEST;
-use crate::pipeline::Change;
+use crate::pipeline::{Change, Ports};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// A hello must have come by then.
@@ -345,13 +345,11 @@ impl Session {
         if request.buffer_id != BufferId::NO_BUFFER {
             return Err(Code::OFPBRC_BUFFER_UNKNOWN);
         }
-        let is_port = matches!(request.in_port, PortNo::CONTROLLER | PortNo::LOCAL)
-            || (1..=PortNo::MAX.0).contains(&request.in_port.0);
-        if !is_port {
-            return Err(Code::OFPBRC_BAD_PORT);
-        }
-        // A frame has no tunnel until it has passed LOCAL.
-        if self.switch.pipeline().ports().gtp == Some(request.in_port.0) {
+        let is_possible = |ports: &Ports| {
+            // A frame has no tunnel until it has passed LOCAL, so none comes from the GTP port.
+            ports.has(request.in_port) && ports.gtp != Some(request.in_port.0)
+        };
+        if request.in_port != PortNo::CONTROLLER && !is_possible(self.switch.pipeline().ports()) {
             return Err(Code::OFPBRC_BAD_PORT);
         }
         if request.data.is_empty() || request.data.len() > LONGEST {

@@ -336,8 +336,13 @@ impl Pipeline {
             _ => Ok(()),
         };
         match action {
-            Action::Output { port: PortNo::NORMAL | PortNo::TABLE, .. } => Err(Code::OFPBAC_BAD_OUT_PORT),
-            Action::Output { .. } => Ok(()),
+            Action::Output {
+                port: PortNo::IN_PORT | PortNo::FLOOD | PortNo::ALL | PortNo::CONTROLLER,
+                ..
+            } => Ok(()),
+            // The ports are those of the configuration: one that is not there never will be (§6.4).
+            Action::Output { port, .. } if self.ports.has(*port) => Ok(()),
+            Action::Output { .. } => Err(Code::OFPBAC_BAD_OUT_PORT),
             Action::Group(group) if self.groups.contains_key(group) => Ok(()),
             Action::Group(_) => Err(Code::OFPBAC_BAD_OUT_GROUP),
             Action::SetField(set) => check_set(set).and_then(|()| suits(set.oxm().field())),
@@ -404,7 +409,10 @@ impl Pipeline {
         let mut next = Vec::new();
         for bucket in &request.buckets {
             let watch = Some(bucket.watch_group).filter(|group| *group != GroupId::ANY);
-            if watch.is_some_and(|group| !self.groups.contains_key(&group)) {
+            let watched = Some(bucket.watch_port).filter(|port| *port != PortNo::ANY);
+            if watch.is_some_and(|group| !self.groups.contains_key(&group))
+                || watched.is_some_and(|port| !self.ports.has(port))
+            {
                 return Err(Code::OFPGMFC_BAD_WATCH);
             }
             let own = |action: &&Action| matches!(action, Action::Group(group) if *group == request.group_id);

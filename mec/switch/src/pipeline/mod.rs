@@ -65,6 +65,13 @@ pub struct Ports {
 }
 
 impl Ports {
+    /// Whether there is such a port. Tunnels lead through LOCAL, also where the host has no interface there.
+    pub fn has(&self, port: PortNo) -> bool {
+        self.gtp == Some(port.0)
+            || self.live.contains_key(&port.0)
+            || port == PortNo::LOCAL && self.gtp.is_some()
+    }
+
     /// Whether the port can send.
     pub fn is_live(&self, port: PortNo) -> bool {
         self.gtp == Some(port.0) || self.live.get(&port.0) == Some(&true)
