@@ -75,8 +75,9 @@ numbers! {
     }
 }
 
-/// Types of actions.
-mod kind {
+/// Types of actions: OFPAT_*.
+#[allow(missing_docs, reason = "the names are the standard's")]
+pub mod kind {
     pub const OUTPUT: u16 = 0;
     pub const PUSH_VLAN: u16 = 17;
     pub const POP_VLAN: u16 = 18;
@@ -218,8 +219,9 @@ pub struct Metadata {
     pub mask: u64,
 }
 
-/// Types of instructions.
-mod instruction {
+/// Types of instructions: OFPIT_*.
+#[allow(missing_docs, reason = "the names are the standard's")]
+pub mod instruction {
     pub const GOTO_TABLE: u16 = 1;
     pub const WRITE_METADATA: u16 = 2;
     pub const WRITE_ACTIONS: u16 = 3;

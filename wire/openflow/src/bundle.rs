@@ -2,7 +2,7 @@
 
 use crate::codec::{Reader, Wire, enumerated, flags, pad};
 use crate::flow::{FlowMod, GroupMod};
-use crate::{Code, Message, header};
+use crate::{Code, EXPERIMENTER_ONF, HEADER_LEN, VERSION, header, kind, onf, put};
 
 enumerated! {
     /// What a message about a bundle is. A reply's number is its request's plus one.
@@ -74,19 +74,36 @@ impl BundleAdd {
         r.skip(2)?;
         let flags = BundleFlags::read(r)?;
         let octets = r.rest();
-        let length = header(octets).map_err(|_| Code::OFPBFC_MSG_BAD_LEN)?.length;
+        let header = header(octets).map_err(|_| Code::OFPBFC_MSG_BAD_LEN)?;
         // Properties may follow. None is known.
-        let message = octets.get(..usize::from(length)).ok_or(Code::OFPBFC_MSG_BAD_LEN)?;
-        let (inner_xid, message) = Message::decode_plain(message)?;
-        if inner_xid != xid {
-            return Err(Code::OFPBFC_MSG_BAD_XID);
+        let body = octets.get(HEADER_LEN..usize::from(header.length)).ok_or(Code::OFPBFC_MSG_BAD_LEN)?;
+        if header.version != VERSION {
+            return Err(Code::OFPBRC_BAD_VERSION);
         }
-        let change = match message {
-            Message::FlowMod(flow_mod) => Change::FlowMod(flow_mod),
-            Message::GroupMod(group_mod) => Change::GroupMod(group_mod),
+        let r = &mut Reader::new(body, false);
+        let change = match header.kind {
+            kind::FLOW_MOD => Change::FlowMod(Wire::read(r)?),
+            kind::GROUP_MOD => Change::GroupMod(Wire::read(r)?),
             _ => return Err(Code::OFPBFC_MSG_UNSUP),
         };
+        r.end()?;
+        if header.xid != xid {
+            return Err(Code::OFPBFC_MSG_BAD_XID);
+        }
         Ok(Self { bundle_id, flags, change })
+    }
+
+    /// The bundle that a message is for and its flags, as far as they can be read of one that cannot be decoded. `None`: it is
+    /// no message for a bundle.
+    pub fn bundle_of(message: &[u8]) -> Option<(u32, BundleFlags)> {
+        // Flags of a switch's message are not judged.
+        let r = &mut Reader::new(message, true);
+        let header = header(r.take(HEADER_LEN).ok()?).ok()?;
+        let of = <[u32; 3]>::read(r).ok()?;
+        r.skip(2).ok()?;
+        let flags = BundleFlags::read(r).ok()?;
+        let is_add = header.kind == kind::EXPERIMENTER && of[..2] == [EXPERIMENTER_ONF, onf::BUNDLE_ADD];
+        is_add.then_some((of[2], flags))
     }
 
     pub(crate) fn write(&self, out: &mut Vec<u8>, xid: u32) {
@@ -94,12 +111,8 @@ impl BundleAdd {
         pad(out, 2);
         self.flags.write(out);
         match &self.change {
-            Change::FlowMod(flow_mod) => {
-                crate::put(out, crate::kind::FLOW_MOD, xid, |out| flow_mod.write(out))
-            }
-            Change::GroupMod(group_mod) => {
-                crate::put(out, crate::kind::GROUP_MOD, xid, |out| group_mod.write(out))
-            }
+            Change::FlowMod(flow_mod) => put(out, kind::FLOW_MOD, xid, |out| flow_mod.write(out)),
+            Change::GroupMod(group_mod) => put(out, kind::GROUP_MOD, xid, |out| group_mod.write(out)),
         }
     }
 }

@@ -25,7 +25,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod action;
+pub mod action;
 mod bundle;
 mod codec;
 mod error;
@@ -289,21 +289,6 @@ impl Message {
             kind => Message::read(kind, r),
         };
         let message = message.and_then(|message| r.end().map(|()| message)).map_err(error)?;
-        Ok((header.xid, message))
-    }
-
-    /// Decodes a message inside another one.
-    fn decode_plain(octets: &[u8]) -> Result<(u32, Message), Code> {
-        let header = header(octets)?;
-        if header.version != VERSION {
-            return Err(Code::OFPBRC_BAD_VERSION);
-        }
-        if ![kind::FLOW_MOD, kind::GROUP_MOD].contains(&header.kind) {
-            return Err(Code::OFPBFC_MSG_UNSUP);
-        }
-        let r = &mut Reader::new(&octets[HEADER_LEN..], false);
-        let message = Message::read(header.kind, r)?;
-        r.end()?;
         Ok((header.xid, message))
     }
 

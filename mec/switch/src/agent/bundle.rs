@@ -14,10 +14,6 @@ const MAX_MESSAGES: usize = 131_072;
 /// Octets of these messages.
 const MAX_OCTETS: usize = 64 << 20;
 
-/// Type of an experimenter's message, and the ONF's type of one for a bundle.
-const EXPERIMENTER: u8 = 4;
-const BUNDLE_ADD: u32 = 2301;
-
 /// A bundle.
 #[derive(Debug)]
 struct Bundle {
@@ -109,7 +105,7 @@ impl Bundles {
     /// Notes that this message was refused: if it was for a bundle, that would be committed without it. The first one for a
     /// bundle opens it all the same, so that those that follow are not taken for all of it.
     pub fn spoil(&mut self, octets: &[u8]) {
-        let Some((bundle_id, flags)) = bundle_of(octets) else { return };
+        let Some((bundle_id, flags)) = BundleAdd::bundle_of(octets) else { return };
         if !self.0.contains_key(&bundle_id) {
             // Without room for it every later message is refused, too.
             let _ = self.open(&BundleControl { bundle_id, kind: BundleControlType::OpenRequest, flags });
@@ -146,16 +142,6 @@ impl Bundles {
         bundle.origins.push((xid, octets[..octets.len().min(openflow::ERROR_DATA)].into()));
         Ok(())
     }
-}
-
-/// The bundle that a message is for and the flags that it says, as far as that is known of one that cannot be decoded.
-fn bundle_of(octets: &[u8]) -> Option<(u32, BundleFlags)> {
-    let word = |at: usize| Some(u32::from_be_bytes(octets.get(at..at + 4)?.try_into().ok()?));
-    let is_add = octets.get(1) == Some(&EXPERIMENTER)
-        && word(8) == Some(openflow::EXPERIMENTER_ONF)
-        && word(12) == Some(BUNDLE_ADD);
-    let flags = BundleFlags(word(20)? as u16);
-    word(16).filter(|_| is_add).map(|id| (id, flags))
 }
 
 impl Bundle {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use net::time::now_ns;
+use openflow::action::{instruction, kind};
 use openflow::multipart::Of;
 use openflow::{
     AggregateStats, BucketCounter, Code, Desc, FeatureList, Field, FlowStats, FlowStatsRequest,
@@ -18,10 +19,16 @@ use crate::pipeline::field::{self, Pattern};
 use crate::pipeline::flow::{Flow, Group};
 use crate::pipeline::table::Table;
 
-/// Types of instructions that entries can have (§7.2.4): goto, metadata, write-, apply- and clear-actions.
-const INSTRUCTIONS: [u16; 5] = [1, 2, 3, 4, 5];
-/// Types of actions (§7.2.5): output, group, TTL, set-field.
-const ACTIONS: [u16; 4] = [0, 22, 24, 25];
+/// Instructions that entries can have. The last table leads to no other one, so goto is the first.
+const INSTRUCTIONS: [u16; 5] = [
+    instruction::GOTO_TABLE,
+    instruction::WRITE_METADATA,
+    instruction::WRITE_ACTIONS,
+    instruction::APPLY_ACTIONS,
+    instruction::CLEAR_ACTIONS,
+];
+/// Actions that entries and buckets can have.
+const ACTIONS: [u16; 4] = [kind::OUTPUT, kind::GROUP, kind::DEC_NW_TTL, kind::SET_FIELD];
 
 /// Entries that are looked at while the pipeline's lock is held, and of them those that are described.
 const SLICE: usize = 1024;
