@@ -11,10 +11,8 @@ use net::capability::Capability;
 use nf::rest::{self, CallError};
 use output::{Format, Table};
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admin::{compact, runtime};
-use crate::config::{Problem, Problems};
 use crate::{ConfigArg, EXIT_FAILED, EXIT_UNREACHABLE, run};
 
 /// A request may change thousands of rules in several switches.
@@ -156,7 +154,7 @@ fn teid(text: &str) -> Result<u32, String> {
 pub fn serve(args: &Args) -> anyhow::Result<ExitCode> {
     let Verb::Run { config, log } = &args.verb;
     let file = super::load(&config.config)?;
-    let own = file.mec.controller.ok_or_else(|| missing(config))?;
+    let own = super::section(config, file.mec.controller, "controller", "docs/edge.md")?;
     telemetry::log::init(log.as_deref().unwrap_or(&file.log))?;
     if !own.rest.ip().is_loopback() {
         tracing::warn!(address = %own.rest, "the REST API has no access control and is no loopback address (key `rest`)");
@@ -164,16 +162,10 @@ pub fn serve(args: &Args) -> anyhow::Result<ExitCode> {
     // It needs none of its own: switches are reached over TCP.
     net::privileges::keep_only(&needed(&own))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
+    super::serve(&runtime, async {
         let controller = ::controller::Controller::start(own).await?;
         tracing::info!(openflow = %controller.openflow(), rest = %controller.rest(), "ready");
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-        Ok(ExitCode::SUCCESS)
+        Ok(controller)
     })
 }
 
@@ -190,11 +182,6 @@ fn needed(config: &::controller::Config) -> Vec<Capability> {
     needed
 }
 
-fn missing(arg: &ConfigArg) -> Problems {
-    let problems = vec![Problem::at(1, "mec.controller", "is missing: docs/edge.md explains it")];
-    Problems { file: arg.config.clone(), problems }
-}
-
 /// Asks the controller. A refusal is printed, and its exit code returned.
 fn ask(
     arg: &RestArg,
@@ -206,7 +193,7 @@ fn ask(
         Some(address) => address,
         None => {
             let file = super::load(&arg.config.config)?;
-            file.mec.controller.ok_or_else(|| missing(&arg.config))?.rest
+            super::section(&arg.config, file.mec.controller, "controller", "docs/edge.md")?.rest
         }
     };
     let answer = runtime()?.block_on(rest::call(PATIENCE, address, method, path, body));

@@ -13,7 +13,9 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Subcommand;
 use serde::Deserialize;
+use tokio::signal::unix::{SignalKind, signal};
 
+use crate::ConfigArg;
 use crate::config::{Problem, Problems, de, yaml};
 
 /// The section `mec`.
@@ -65,6 +67,35 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Part::Explain(args) => controller::explain(args),
         Part::Demo(args) => demo::run(args),
     }
+}
+
+/// The section of a part that is to run.
+///
+/// # Errors
+/// It is missing; `page` explains it.
+fn section<T>(arg: &ConfigArg, section: Option<T>, name: &str, page: &str) -> anyhow::Result<T> {
+    let missing = || {
+        let problem = Problem::at(1, &format!("mec.{name}"), format!("is missing: {page} explains it"));
+        Problems { file: arg.config.clone(), problems: vec![problem] }
+    };
+    Ok(section.ok_or_else(missing)?)
+}
+
+/// Runs a part until SIGINT or SIGTERM. What `start` gives lives until then.
+fn serve<T>(
+    runtime: &tokio::runtime::Runtime,
+    start: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<ExitCode> {
+    runtime.block_on(async {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let _running = start.await?;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        Ok(ExitCode::SUCCESS)
+    })
 }
 
 /// What the edge needs of a file.

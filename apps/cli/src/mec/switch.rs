@@ -9,10 +9,8 @@ use net::capability::Capability;
 use nf::oam;
 use output::{Format, Table};
 use serde_json::Value;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admin::{compact, refused, runtime};
-use crate::config::{Problem, Problems};
 use crate::{ConfigArg, run};
 
 /// Name of the administration socket.
@@ -70,11 +68,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn serve(arg: &ConfigArg, log: Option<&str>) -> anyhow::Result<ExitCode> {
     let file = super::load(&arg.config)?;
-    let missing = || {
-        let problems = vec![Problem::at(1, "mec.switch", "is missing: docs/gtp-switch.md explains it")];
-        Problems { file: arg.config.clone(), problems }
-    };
-    let config = file.mec.switch.ok_or_else(missing)?;
+    let config = super::section(arg, file.mec.switch, "switch", "docs/gtp-switch.md")?;
     telemetry::log::init(log.unwrap_or(&file.log))?;
     // They apply to threads that start later: the workers', and those of the runtime.
     let mut kept = vec![Capability::NetAdmin, Capability::NetRaw, Capability::Bpf, Capability::IpcLock];
@@ -83,9 +77,7 @@ fn serve(arg: &ConfigArg, log: Option<&str>) -> anyhow::Result<ExitCode> {
     }
     net::privileges::keep_only(&kept)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(async {
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
+    super::serve(&runtime, async {
         let service = Arc::new(::switch::Service::start(&config).await?);
         let asked = Arc::clone(&service);
         let routes = nf::Oam::new().get("/status", move |_| {
@@ -93,13 +85,9 @@ fn serve(arg: &ConfigArg, log: Option<&str>) -> anyhow::Result<ExitCode> {
             async move { Ok(status) }
         });
         let path = oam::socket_path(&file.run_dir, NAME);
-        let _server = routes.serve(&path).with_context(|| format!("cannot serve {}", path.display()))?;
+        let server = routes.serve(&path).with_context(|| format!("cannot serve {}", path.display()))?;
         tracing::info!(ports = config.ports.len(), "ready");
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-        Ok(ExitCode::SUCCESS)
+        Ok((server, service))
     })
 }
 
