@@ -20,8 +20,8 @@ build:  ## the binary, target/release/godwit
 	@test -e target/release/godwit || echo 'build: the first time takes about 11 minutes of processor time: 6 minutes on two cores'
 	$(CARGO) build --release --locked --package cli
 
-bench: setup-bench build  ## the experiments, target/release/godwit-bench, which `godwit bench` starts; with DPDK where it is installed
-	$(CARGO) build --release --locked --package bench $(if $(DPDK),--features bench/dpdk)
+bench: setup-bench build  ## the experiments, target/release/godwit-bench, which `godwit bench` starts; with DPDK and clang where they are installed
+	$(CARGO) build --release --locked --package bench $(if $(DPDK),--features bench/dpdk) $(if $(XDP),--features bench/xdp)
 
 test: setup-test fmt lint tidy unit loom doc fuzz-smoke  ## all checks: format, lints, rules, tests, docs, fuzz smoke
 	@echo 'test: all passed'

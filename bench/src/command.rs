@@ -77,6 +77,14 @@ enum Name {
         #[command(subcommand)]
         part: Option<EndToEndPart>,
     },
+    /// Users diverted inside their tunnels to another anchor: what steering adds to time per packet, round trips, TCP and loss.
+    Diverting {
+        #[command(flatten)]
+        common: Common,
+        /// Run only these parts.
+        #[arg(long, value_name = "PART", value_delimiter = ',')]
+        only: Vec<crate::diverting::Part>,
+    },
     /// A video stream to a UE beside other traffic, in the three models.
     Video(Common),
     /// CoTCP against sequential TCP, HTTP/2, gRPC and yamux: the paper's benchmarks.
@@ -152,6 +160,10 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Name::EndToEnd { common, only, part: None } => finish(common, |options| {
             with_rights()?;
             crate::end_to_end::run(options, only)
+        }),
+        Name::Diverting { common, only } => finish(common, |options| {
+            with_rights()?;
+            crate::diverting::run(options, only)
         }),
         Name::Video(common) => finish(common, |options| {
             with_rights()?;

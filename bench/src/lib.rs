@@ -68,6 +68,7 @@ fn write_to(experiment: &result::Experiment, folder: &Path) -> anyhow::Result<(P
         "backhaul" => plot::draw_panels(experiment, &backhaul::panels::panels(experiment), &svg)?,
         "end-to-end" => plot::draw_panels(experiment, &end_to_end::panels::panels(experiment), &svg)?,
         "midhaul" => plot::draw_panels(experiment, &midhaul::panels::panels(experiment), &svg)?,
+        "diverting" => plot::draw_panels(experiment, &diverting::panels::panels(experiment), &svg)?,
         "video" => plot::draw_panels(experiment, &video::panels::panels(experiment), &svg)?,
         "upf" => plot::draw_panels(experiment, &upf::panels::panels(experiment), &svg)?,
         "pdr" => plot::draw_panels(experiment, &pdr::panels::panels(experiment), &svg)?,

@@ -47,6 +47,21 @@ pub(crate) fn pin(cores: &[usize]) -> bool {
     cores.iter().all(|core| set.set(*core).is_ok()) && sched_setaffinity(Pid::from_raw(0), &set).is_ok()
 }
 
+/// Pins all threads of a process to some cores.
+///
+/// # Errors
+/// It has ended, or the system refuses.
+pub(crate) fn pin_process(process: u32, cores: &[usize]) -> anyhow::Result<()> {
+    let mut set = CpuSet::new();
+    cores.iter().try_for_each(|core| set.set(*core))?;
+    for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {
+        let name = thread?.file_name();
+        let thread = name.to_string_lossy().parse().context("the number of a thread")?;
+        sched_setaffinity(Pid::from_raw(thread), &set)?;
+    }
+    Ok(())
+}
+
 /// Processor time of the calling thread. Excludes time of other threads and, if the kernel knows it, of the
 /// hypervisor.
 pub(crate) fn thread_time() -> Duration {

@@ -8,6 +8,7 @@ pub mod filter;
 mod map;
 mod run;
 mod shared;
+pub mod statistics;
 
 use std::ffi::CStr;
 use std::io;
