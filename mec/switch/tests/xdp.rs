@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use common::*;
 use namespaces::{Link, Network, network, network_with};
+use net::capability::Capability;
 use net::link::Links;
 use openflow::*;
 use packet::gtpu::Signalling;
@@ -175,6 +176,57 @@ fn both_paths_do_and_count_the_same() {
     assert!(
         counts_of_host.iter().any(|(name, packets, _)| name.starts_with("entries 1 100") && *packets == 60)
     );
+}
+
+/// IPv6 outside and inside, with an address inside and the TEID replaced: octets as the pipeline alone makes them.
+#[test]
+fn ipv6_tunnels_are_steered() {
+    let Some(network) = with_xdp() else { return };
+    let (enb, gw1, gw2) = (v6(1), v6(11), v6(12));
+    let outer = [Oxm::eth_type(0x86dd), Oxm::ip_proto(17), Oxm::udp_dst(2152), Oxm::ipv6_dst(gw1)];
+    let back = || Action::output(PortNo::IN_PORT);
+    let user =
+        |teid, packet_type| [Oxm::tun_ipv6_dst(gw1), Oxm::tunnel_id(teid), Oxm::packet_type(packet_type)];
+    let to_gw2 = [Oxm::in_port(PortNo::LOCAL), Oxm::eth_type(0x86dd), Oxm::ipv6_dst(gw2)];
+    let translated =
+        |address| vec![address, set(Oxm::tun_ipv6_dst(gw2)), set(Oxm::tunnel_id(0x9999)), back()];
+    let mut rules = vec![
+        add(0, 300, [Oxm::in_port(PortNo(GTP))], Instructions::goto(TableId(1))),
+        add(0, 260, to_gw2, then([set(Oxm::eth_dst(MacAddr(GW2_MAC)))], 2)),
+        add(0, 250, [Oxm::in_port(PortNo::LOCAL)], Instructions::goto(TableId(2))),
+        add(0, 200, outer, Instructions::apply([Action::output(PortNo::LOCAL)])),
+        add(0, 0, [], Instructions::goto(TableId(2))),
+        add(1, 100, user(7, PacketType::IPV6), Instructions::apply(translated(set(Oxm::ipv6_src(v6(0x77)))))),
+        add(1, 100, user(9, PacketType::IPV4), Instructions::apply(translated(set(Oxm::ipv4_dst(UE1))))),
+        add(1, 0, [], Instructions::apply([back()])),
+    ];
+    rules.extend(forwarding());
+    let mut oracle = pipeline();
+    install(&mut oracle, rules.clone());
+    network.install(rules);
+    let inside = udp((v6(0x45).into(), 40_000), (v6(0x80).into(), 53), b"what is the time");
+    let frames: Vec<_> = [(7, &inside), (8, &inside), (9, &user_packet())]
+        .map(|(teid, inside)| {
+            let packet = udp((enb.into(), 2152), (gw1.into(), 2152), &gpdu_5g(teid, inside));
+            ethernet::build(GW1_MAC, ENB_MAC, None, ethernet::IPV6, &packet)
+        })
+        .into();
+    let [mut enb, mut gw1, mut gw2] = [0, 1, 2].map(|peer| network.link(peer));
+    let expected: Vec<_> = frames.iter().map(|frame| pass(&oracle, 1, frame)).collect();
+    assert_eq!(expected.iter().map(|(port, _)| *port).collect::<Vec<_>>(), [3, 2, 3]);
+    let of_port = |port| {
+        expected.iter().filter(|(to, _)| *to == port).map(|(_, frame)| frame.clone()).collect::<Vec<_>>()
+    };
+    teach(&network, &mut enb, &mut [&mut gw1, &mut gw2], &frames);
+    let before = packets(&network);
+    for _ in 0..20 {
+        enb.send(&frames);
+        assert_eq!(gw1.receive(1), of_port(2));
+        let arrived = gw2.receive(2);
+        assert_eq!(arrived, of_port(3));
+        arrived.iter().for_each(|frame| check(frame));
+    }
+    assert_eq!(packets(&network), before + 60);
 }
 
 /// Packets that XDP has treated.
@@ -634,6 +686,9 @@ fn the_switch_that_is_killed() {
     if std::env::var_os("SWITCH_TO_KILL").is_none() {
         return;
     }
+    // As `godwit mec switch run` has them.
+    let kept = [Capability::NetAdmin, Capability::NetRaw, Capability::Bpf, Capability::IpcLock];
+    net::privileges::keep_only(&kept).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let _service = runtime
         .block_on(switch::Service::start(&namespaces::config(&json!({"xdp": {}, "local": null}))))
@@ -658,7 +713,8 @@ fn a_killed_switch_leaves_nothing() {
     assert_eq!(programs(), 0);
     let start = || {
         std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "the_switch_that_is_killed", "--nocapture"])
+            // One thread, as privileges are given up before there are others.
+            .args(["--exact", "the_switch_that_is_killed", "--nocapture", "--test-threads", "1"])
             .env("SWITCH_TO_KILL", "1")
             .stdout(std::process::Stdio::piped())
             .spawn()

@@ -33,7 +33,7 @@ enum Verb {
         #[arg(long, value_name = "FILTER")]
         log: Option<String>,
     },
-    /// Show the running switch: ports, tables, entries with their counters, controllers, caches.
+    /// Show the running switch: ports, tables, entries with their counters, controllers, tunnels in XDP, caches.
     Show {
         #[command(flatten)]
         config: ConfigArg,
@@ -120,9 +120,36 @@ fn show(status: &Value, format: Format) -> anyhow::Result<ExitCode> {
             text.push_str(&table.render());
         }
     }
+    text.push_str(&of_xdp(&status["xdp"]));
     for name in ["caches", "drops", "events"] {
         text.push_str(&format!("\n{name}: {}\n", compact(&status[name])));
     }
     output::text(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What it says about tunnels in XDP: numbers in a line, and one for each list of reasons.
+fn of_xdp(xdp: &Value) -> String {
+    let Some(all) = xdp.as_object() else { return "\nxdp: off\n".to_owned() };
+    let (lists, numbers): (Vec<_>, Vec<_>) = all.iter().partition(|(_, value)| value.is_object());
+    let line = |(name, value): (&String, &Value)| format!("xdp {name}: {}\n", compact(value));
+    let numbers =
+        Value::Object(numbers.into_iter().map(|(name, value)| (name.clone(), value.clone())).collect());
+    format!("\nxdp: {}\n{}", compact(&numbers), lists.into_iter().map(line).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn tunnels_in_xdp_are_shown() {
+        assert_eq!(of_xdp(&Value::Null), "\nxdp: off\n");
+        let xdp =
+            json!({"tunnels": 3, "paused": false, "passed_on": {"no_entry": 7}, "refused": {"no_room": 0}});
+        let text = "\nxdp: paused=false tunnels=3\nxdp passed_on: no_entry=7\nxdp refused: no_room=0\n";
+        assert_eq!(of_xdp(&xdp), text);
+    }
 }

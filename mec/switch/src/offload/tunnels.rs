@@ -399,19 +399,8 @@ impl Tunnels {
                 self.anchors.insert(address, 0);
                 true
             }
-            Err(_) => {
-                self.remove_empty_anchors();
-                false
-            }
+            Err(_) => false,
         }
-    }
-
-    fn remove_empty_anchors(&mut self) {
-        let (steer, own) = (&mut self.steer, &self.own);
-        self.gives_back = true;
-        self.anchors.retain(|address, entries| {
-            *entries > 0 || own.contains(address) || steer.remove_anchor(*address).is_err()
-        });
     }
 
     /// Notes an entry that the tables have.
@@ -655,7 +644,13 @@ impl Tunnels {
 
     /// All entries were looked at: a grace period for what was given back, if something was.
     pub fn looked_after(&mut self) -> Option<Began> {
-        self.is_short = false;
+        if std::mem::take(&mut self.is_short) {
+            let (steer, own) = (&mut self.steer, &self.own);
+            self.anchors.retain(|address, entries| {
+                *entries > 0 || own.contains(address) || steer.remove_anchor(*address).is_err()
+            });
+            self.gives_back = true;
+        }
         std::mem::take(&mut self.gives_back).then(|| self.steer.begin_grace())
     }
 }

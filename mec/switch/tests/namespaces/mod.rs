@@ -193,7 +193,10 @@ impl Link {
             port.receive(&mut self.vector).unwrap();
             // What the kernel of the far end says by itself is not ours.
             let ours = self.vector.frames().iter().map(|frame| frame.packet().to_vec());
-            frames.extend(ours.filter(|frame| frame.len() > 34 && frame[12..14] == [8, 0]));
+            let is_ip = |frame: &Vec<u8>| {
+                frame.len() > 34 && [[8, 0], [0x86, 0xdd]].contains(&[frame[12], frame[13]])
+            };
+            frames.extend(ours.filter(is_ip));
         }
         frames
     }

@@ -22,8 +22,10 @@ use crate::switch::{Dialect, SwitchView};
 
 /// Priorities of table 0, from the highest.
 mod classify {
+    /// Above all others: what is in tunnels is compared with no other rule, so that a user's packets are treated alike for caches
+    /// and fast paths, whatever is in them.
+    pub const HIGH: u16 = 500;
     pub const PROBE: u16 = 400;
-    pub const HIGH: u16 = 300;
     pub const ASKER: u16 = 230;
     pub const TARGET: u16 = 220;
     pub const ENCAPSULATED: u16 = 210;
