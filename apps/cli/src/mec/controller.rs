@@ -352,8 +352,12 @@ fn explained(answer: &Value) -> String {
         text += &format!("{about}, base station {}\n", compact(&one["base_station"]));
         for way in one["ways"].as_array().into_iter().flatten() {
             let destination = way["destination"].as_str().map(|to| format!(" to {to}")).unwrap_or_default();
+            let macs = match (way["source_mac"].as_str(), way["destination_mac"].as_str()) {
+                (Some(from), Some(to)) => format!(", from {from} to {to}"),
+                _ => String::new(),
+            };
             text += &format!(
-                "\n{} at {}{destination}: {}\n",
+                "\n{} at {}{destination}: {}{macs}\n",
                 compact(&way["direction"]),
                 compact(&way["switch"]),
                 compact(&way["result"])
@@ -386,12 +390,15 @@ mod tests {
         let answer = json!({"ue": "10.45.0.2", "diverted": true, "explained": [{
             "id": "gw1~10.45.0.2", "from": "gw1", "to": "gw2", "base_station": "enb1",
             "ways": [{"switch": "edge1", "direction": "uplink", "result": "output to gw2", "destination": "10.0.0.12",
+                "source_mac": "02:00:00:00:00:01", "destination_mac": "02:00:00:00:00:12",
                 "rules": [{"table": 1, "priority": 190, "rule": "SW-T1-H", "packets": 7, "bytes": 99, "matching": "ipv4_src=10.45.0.2"}]}],
         }]});
         let text = explained(&answer);
         assert!(
             text.contains("diverted from gw1 to gw2")
-                && text.contains("uplink at edge1 to 10.0.0.12: output to gw2"),
+                && text.contains(
+                    "uplink at edge1 to 10.0.0.12: output to gw2, from 02:00:00:00:00:01 to 02:00:00:00:00:12"
+                ),
             "{text}"
         );
         assert!(text.contains("SW-T1-H  7"), "{text}");

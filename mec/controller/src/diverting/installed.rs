@@ -36,7 +36,9 @@ impl Installed {
         let of_switch = self.of_switch.entry(placed.datapath_id).or_default();
         match of_switch.get_mut(&placed.rule.key) {
             Some((present, count)) => {
-                present.clone_from(placed);
+                if present != placed {
+                    present.clone_from(placed);
+                }
                 *count += 1;
             }
             None => _ = of_switch.insert(placed.rule.key.clone(), (placed.clone(), 1)),
