@@ -94,6 +94,23 @@ pub fn agent_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
+/// One group that copies, and one that leads to it while a port cannot send.
+fn groups() -> Vec<Change> {
+    let output = |port| Action::output(PortNo(port));
+    let group = |id, group_type, buckets| {
+        let command = GroupModCommand::Add;
+        Change::GroupMod(GroupMod { command, group_type, group_id: GroupId(id), buckets })
+    };
+    let hop = Bucket::new([output(2), Action::DecNwTtl]);
+    let watched = |port, bucket| Bucket { watch_port: PortNo(port), ..bucket };
+    let failover =
+        vec![watched(3, Bucket::new([output(3)])), watched(1, Bucket::new([Action::Group(GroupId(1))]))];
+    vec![
+        group(1, GroupType::All, vec![hop, Bucket::new([output(PortNo::LOCAL.0)])]),
+        group(2, GroupType::FastFailover, failover),
+    ]
+}
+
 /// Octets that decide what happens.
 struct Choices<'d>(&'d [u8]);
 
@@ -132,6 +149,9 @@ impl Choices<'_> {
                 fields.extend(address.prefix(32 - u32::from(self.below(4)) * 8));
             }
         }
+        if has(7) {
+            fields.extend(Oxm::metadata(self.below(16).into()).masked(0x6u64));
+        }
         if has(6) {
             fields.push(Oxm::tun_gtpu_msgtype([1, 255][usize::from(self.below(2))]));
         }
@@ -140,7 +160,9 @@ impl Choices<'_> {
 
     fn action(&mut self) -> Option<Action> {
         let ports = [1, 2, 3, GTP, PortNo::LOCAL.0, PortNo::IN_PORT.0, PortNo::FLOOD.0, PortNo::CONTROLLER.0];
-        let oxm = match self.below(12) {
+        let oxm = match self.below(15) {
+            11 | 12 => return Some(Action::DecNwTtl),
+            13 => return Some(Action::Group(GroupId(1 + u32::from(self.below(2))))),
             at @ 0..8 => return Some(Action::output(PortNo(ports[usize::from(at)]))),
             8 => Oxm::tun_ipv4_dst([10, 0, 0, 12].into()),
             9 => Oxm::tunnel_id(2),
@@ -155,7 +177,18 @@ impl Choices<'_> {
         let apply: Vec<_> = (0..self.below(4)).filter_map(|_| self.action()).collect();
         let goto = self.below(3);
         let goto_table = (goto > table).then_some(TableId(goto));
-        let instructions = Instructions { goto_table, ..Instructions::apply(apply) };
+        let more = self.next().unwrap_or(0);
+        let has = |bit: u8| more & 1 << bit != 0;
+        let write_actions =
+            has(0).then(|| (0..self.below(4)).filter_map(|_| self.action()).collect::<Vec<_>>());
+        let write_metadata = has(1).then_some(Metadata { value: (more >> 4).into(), mask: 0xa });
+        let instructions = Instructions {
+            goto_table,
+            write_actions,
+            write_metadata,
+            clear_actions: has(2),
+            ..Instructions::apply(apply)
+        };
         let mut flow_mod = FlowMod::add(TableId(table), self.below(4).into(), self.matching(), instructions);
         flow_mod.cookie = self.below(4).into();
         flow_mod
@@ -203,12 +236,21 @@ fn same(a: &Words, b: &Words, consulted: &Words) -> bool {
 pub fn program(data: &[u8]) {
     let mut choices = Choices(data);
     let mut pipeline = pipeline();
+    pipeline.commit(&groups(), 0).expect("they are sound");
     let mut model: Vec<FlowMod> = Vec::new();
     let mut known: Vec<(Headers, Trace)> = Vec::new();
     let frames = frames();
     while let Some(what) = choices.next() {
         match what % 8 {
-            0..3 => {
+            2 => {
+                let strict = choices.below(2) == 0;
+                let command = if strict { FlowModCommand::ModifyStrict } else { FlowModCommand::Modify };
+                let modify = FlowMod { command, ..choices.flow_mod() };
+                // It may not suit an entry; then nothing is changed.
+                let _ = pipeline.commit(&[Change::FlowMod(modify)], 1);
+                known.clear();
+            }
+            0..2 => {
                 let flow_mod = choices.flow_mod();
                 if pipeline.commit(&[Change::FlowMod(flow_mod.clone())], 1).is_ok() {
                     model.retain(|own| !is_same(own, &flow_mod));
@@ -238,6 +280,9 @@ pub fn program(data: &[u8]) {
         }
         let entries: usize = pipeline.tables().iter().map(|table| table.len()).sum();
         assert_eq!(entries, model.len());
+        for table in pipeline.tables() {
+            assert_eq!(table.within(&Pattern::default()).count(), table.len());
+        }
     }
 }
 

@@ -103,7 +103,12 @@ fn mec_state_seeds() -> Vec<Vec<u8>> {
 
 /// The files of `seeds/<name>`; empty when the folder is missing.
 pub(crate) fn folder(name: &str) -> Vec<Vec<u8>> {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);
+    files(&format!("seeds/{name}"))
+}
+
+/// The files of a folder of this crate.
+fn files(folder: &str) -> Vec<Vec<u8>> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let mut files: Vec<_> =
         std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     // The order of a folder differs between machines, but a run must be reproducible from its seed.
@@ -273,6 +278,7 @@ fn openflow_parts_seeds() -> Vec<Vec<u8>> {
     vec![stream]
 }
 
+/// Ours, and those of os-ken if the tests of `wire/openflow` have kept them.
 pub(crate) fn openflow_seeds() -> Vec<Vec<u8>> {
     use ::openflow::{Action, FlowMod, Hello, Instructions, Match, Message, Oxm, PortNo, TableId};
     let user = Match::new([Oxm::tunnel_id(0x1234), Oxm::tun_ipv4_dst([10, 0, 0, 1].into())]);
@@ -280,7 +286,8 @@ pub(crate) fn openflow_seeds() -> Vec<Vec<u8>> {
         .map(|set| Instructions::apply([set, Action::output(PortNo::IN_PORT)]));
     let flow = user.and_then(|user| steer.map(|steer| FlowMod::add(TableId(1), 100, user, steer)));
     let messages = flow.into_iter().map(Message::from).chain([Message::from(Hello::OURS)]);
-    messages.filter_map(|message| message.encode(7).ok()).collect()
+    let ours = messages.filter_map(|message| message.encode(7).ok());
+    ours.chain(files("corpus/openflow")).collect()
 }
 
 /// One F1AP message, as an SCTP peer sends it.

@@ -201,8 +201,12 @@ fn survives(octets: &[u8]) {
 #[test]
 fn damaged_messages_of_os_ken() {
     let Some(messages) = ask(&[json!({"own": XID})]) else { return };
-    for message in &messages {
+    // The fuzzer begins with them where this test has run.
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/openflow");
+    std::fs::create_dir_all(&corpus).unwrap();
+    for (number, message) in messages.iter().enumerate() {
         let whole = octets(&message["octets"]);
+        std::fs::write(corpus.join(format!("os_ken_{number:03}.bin")), &whole).unwrap();
         for length in 0..whole.len() {
             // As a part of a stream: it waits for the rest, or says that there can be none.
             let mut framer = Framer::default();
