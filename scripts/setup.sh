@@ -46,9 +46,6 @@ if [ "$purpose" = test ]; then
     need_program python3 python3
     need_program go golang-go      # the independent peer of CoTCP's tests is in Go, as the paper's; 1.19 will do
     need_file /usr/include/usrsctp.h libusrsctp-dev
-    # An OpenFlow switch and its tools, as a peer of ours; the tests start their own, no service is needed.
-    need_program ovs-ofctl openvswitch-common
-    need_program ovs-vswitchd openvswitch-switch
     # The user plane's backend DPDK is tested where it exists; older releases are left alone.
     need_program pkg-config pkg-config
     pkg-config --exists libdpdk 2>/dev/null || missing="$missing libdpdk-dev"
@@ -62,6 +59,9 @@ if [ "$purpose" = bench ]; then
 fi
 
 if [ "$purpose" != demo ]; then
+    # An OpenFlow switch and its tools, as a peer of ours and in `bench diverting`; they start their own, no service is needed.
+    need_program ovs-ofctl openvswitch-common
+    need_program ovs-vswitchd openvswitch-switch
     need_program clang clang       # compiles the XDP programs
     need_file /usr/include/linux/bpf.h linux-libc-dev
     need_program ffmpeg ffmpeg     # the stream of `bench video`

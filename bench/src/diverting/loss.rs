@@ -3,6 +3,7 @@
 
 use anyhow::{bail, ensure};
 use net::time::{self, Duration};
+use pktio::af_xdp::device::Device;
 use pktio::bpf::SharedWords;
 use pktio::xdp::Chain;
 use xdp::generate::{FRAME, Generator};
@@ -115,7 +116,7 @@ impl<'a> Line<'a> {
         let varied = Varied { sequence, first: FIRST_TEID, mask: USERS - 1 };
         let generator = Generator::new(frame, &varied)?;
         let attach = || -> anyhow::Result<_> {
-            let interface = net::link::Links::here()?.index(STATION_LINK)?;
+            let interface = Device::find(STATION_LINK)?.index;
             Ok((interface, Chain::attach(interface)?))
         };
         let (interface, chain) = site.station.enter(attach)??;
@@ -184,24 +185,20 @@ impl<'a> Line<'a> {
         [self.anchors[0].arrived(), self.anchors[1].arrived()]
     }
 
-    /// Waits until packets of all users arrive, and XDP knows their tunnels.
+    /// Waits until packets of all users arrive, and go by XDP if that is the contender.
     fn settle(&self, steering: Steering) -> anyhow::Result<()> {
         let start = time::now_std();
         loop {
+            let before = self.site.in_xdp();
             let rate = f64::from(USERS) * 20.0;
             let passed = self.pass(steering, Some(rate), Duration::from_millis(200), u64::MAX)?;
-            let known = self.site.in_xdp().is_none_or(|(tunnels, _)| tunnels >= u64::from(USERS));
-            if known && passed.lost() == 0 {
+            let in_xdp = before.zip(self.site.in_xdp()).map(|(before, now)| now - before);
+            if passed.lost() == 0 && in_xdp.is_none_or(|packets| packets == passed.arrived) {
                 return Ok(());
             }
             if start.elapsed() > PATIENCE {
-                let name = self.site.contender.name();
-                bail!(
-                    "{name}: {} of {} packets arrive, in XDP: {:?}",
-                    passed.arrived,
-                    passed.sent,
-                    self.site.in_xdp()
-                );
+                let (name, Passed { sent, arrived, .. }) = (self.site.contender.name(), passed);
+                bail!("{name}: {arrived} of {sent} packets arrive, by XDP: {in_xdp:?}");
             }
         }
     }

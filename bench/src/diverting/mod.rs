@@ -3,25 +3,35 @@
 //!
 //! Parts: `program`, the steering program alone ([`program`]); `rtt`, round trips and jitter ([`rtt`]); `tcp`,
 //! TCP up and down with the switch's processor time ([`tcp`]); `loss`, packets lost by load ([`loss`]). All but the first have a
-//! [`site`] for each contender.
+//! [`site`] for each contender. `rules`, how fast a switch takes rules ([`rules`]), and `moves`, how long the controller takes to move
+//! users ([`moves`]), have an [`edge`] for each; `capture`, what copies of control messages add to them ([`capture`]); `ul_cl`, the
+//! standard's way of diverting, in our UPF ([`ul_cl`]).
 //!
 //! Contenders are our switch's two data paths and Debian's Open vSwitch. A contender with steering *off* is the same
 //! switch that only forwards; ratios and differences are those of the same contender, pair by pair.
 
+mod capture;
+mod client;
+mod control;
+mod edge;
 mod ends;
 mod frames;
+mod in_memory;
 mod loss;
 mod meter;
 mod mirror;
+mod moves;
 mod open_vswitch;
 pub mod panels;
 mod program;
 mod rtt;
+mod rules;
 mod site;
 mod steering;
 mod summary;
 mod tcp;
-pub mod ul_cl;
+mod ul_cl;
+mod users;
 
 use crate::result::Experiment;
 use crate::{Options, machine, ran};
@@ -65,6 +75,14 @@ pub enum Part {
     Tcp,
     /// Packets lost by load.
     Loss,
+    /// Rules into a switch: one after the other, and in bundles that move users.
+    Rules,
+    /// Users moved by the controller: from the request to the first packet at the other anchor.
+    Moves,
+    /// What the capture of control messages adds to their round trip.
+    Capture,
+    /// Our UPF as uplink classifier, beside the switch.
+    UlCl,
 }
 
 /// A part that measures all sites.
@@ -92,6 +110,16 @@ pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
         }
     }
     rtt::add_differences(&mut run.results);
+    let control: Vec<Part> = [Part::Rules, Part::Moves].into_iter().filter(|part| wanted(*part)).collect();
+    if !control.is_empty() {
+        run.part("control", |run| control::run(run, &control::Plan::new(options.quick), &control));
+    }
+    if wanted(Part::Capture) {
+        run.part("capture", |run| capture::run(run, &capture::Plan::new(options.quick)));
+    }
+    if wanted(Part::UlCl) {
+        run.part("ul_cl", |run| ul_cl::run(run, &ul_cl::Plan::new(options.quick)));
+    }
     Ok(run.end(summary::summarise))
 }
 
@@ -174,7 +202,7 @@ mod tests {
         let _alone = ran::alone();
         let mut run = least();
         let plan = run.plan.tcp.clone();
-        run.plan.tcp = tcp::Plan { targets_mbit: vec![5, 10], seconds: 0.1, ..plan };
+        run.plan.tcp = tcp::Plan { targets_mbit: vec![20, 40], seconds: 0.2, ..plan };
         let mut sites = some_sites(&mut run);
         tcp::run(&mut run, &mut sites).unwrap();
         let experiment = run.end(summary::summarise);

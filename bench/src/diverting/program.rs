@@ -1,13 +1,17 @@
-//! The steering program in XDP without traffic: the kernel runs it on one frame again and again (`BPF_PROG_TEST_RUN`).
+//! The steering program in XDP without traffic: the kernel runs it on one frame again and again (`BPF_PROG_TEST_RUN`). Also how long commits
+//! take.
 //!
 //! Each turn is of a contender behind its baseline, which does all but steering: an empty program for one tunnel, and for tunnels at
 //! random a program that only varies the TEID. Time is that of the thread, so that what other programs take is not in it.
 
 use std::net::Ipv4Addr;
+use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::{Context as _, ensure};
 use net::link::Links;
 use net::netns::NetNs;
+use net::time;
+use pktio::af_xdp::device::Device;
 use pktio::bpf::asm::{Assembler, Reg};
 use pktio::bpf::{Program, SharedWords, XDP_TX};
 use pktio::xdp::{Chain, Place};
@@ -19,6 +23,9 @@ use crate::machine;
 use crate::samples::{Axes, Results};
 
 const NS: Axes = Axes { x: "tunnels", y: "time per packet", unit: "ns" };
+const MS: Axes = Axes { x: "entries", y: "time of a commit that changes them", unit: "ms" };
+/// Entries of commits.
+const COMMITS: [u32; 3] = [1, 1000, 10_000];
 /// Tunnels of each anchor.
 const TUNNELS: u32 = 1 << 16;
 const FIRST: u32 = 0x1000;
@@ -59,14 +66,21 @@ struct Contender {
 /// This build has no programs, or the kernel refuses them.
 pub(super) fn run(run: &mut Run) -> anyhow::Result<()> {
     ensure!(xdp::programs::BUILT, "left out: this build has no XDP programs (`make bench` with clang)");
-    let (near, _far) = (NetNs::new()?, NetNs::new()?);
+    let (near, far) = (NetNs::new()?, NetNs::new()?);
     let mut steer = Steer::new(Capacity { own: TUNNELS, foreign: TUNNELS, ..Capacity::default() })?;
-    let chain = chain(&near, &_far)?;
+    let chain = chain(&near, &far)?;
     near.enter(|| steer.add_port(LOOPBACK))??;
-    fill(&mut steer)?;
-    let sequence = SharedWords::new(8)?;
+    steer.add_anchor(OWN.into(), Teids::Own { first: FIRST, count: TUNNELS })?;
+    steer.add_anchor(FOREIGN.into(), Teids::Foreign)?;
+    for anchor in [OWN, FOREIGN] {
+        steer.commit(&changes(anchor, ANCHOR_MAC, TUNNELS))?;
+    }
+    for _ in 0..run.plan.rounds {
+        commits(run, &mut steer)?;
+    }
+    let sequence = SharedWords::new(16)?;
     let contenders = contenders(&steer, &chain, &sequence)?;
-    let steered = near.enter(|| measure(run, &contenders))??;
+    let steered = near.enter(|| measure(run, &contenders, &sequence))??;
     judge(run, &steer, steered);
     Ok(())
 }
@@ -75,24 +89,36 @@ pub(super) fn run(run: &mut Run) -> anyhow::Result<()> {
 fn chain(near: &NetNs, far: &NetNs) -> anyhow::Result<std::sync::Arc<Chain>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async { Links::in_ns(near)?.add_veth("up0", "peer0", far).await })?;
-    Ok(near.enter(|| -> anyhow::Result<_> { Ok(Chain::attach(Links::here()?.index("up0")?)?) })??)
+    let attach = || -> anyhow::Result<_> { Ok(Chain::attach(Device::find("up0")?.index)?) };
+    near.enter(attach)?
 }
 
-/// Entries for all tunnels of both anchors. They leave packets as they are, so that each run finds the same frame.
-fn fill(steer: &mut Steer) -> anyhow::Result<()> {
-    steer.add_anchor(OWN.into(), Teids::Own { first: FIRST, count: TUNNELS })?;
-    steer.add_anchor(FOREIGN.into(), Teids::Foreign)?;
-    for anchor in [OWN, FOREIGN] {
-        let to = Forward {
-            interface: LOOPBACK,
-            eth_destination: Some(ANCHOR_MAC),
-            eth_source: Some(STATION_MAC),
-            destination: Some(anchor.into()),
-            ..Forward::default()
-        };
-        let entry = Entry { only: Only::default(), action: Action::Forward(to) };
-        let changes: Vec<_> = keys(anchor).map(|key| Change::Set(key, entry)).collect();
-        steer.commit(&changes)?;
+/// Entries for the first tunnels of an anchor. With its own link-layer address they leave packets as they are, so that each run finds the
+/// same frame.
+fn changes(anchor: Ipv4Addr, mac: [u8; 6], count: u32) -> Vec<Change> {
+    let to = Forward {
+        interface: LOOPBACK,
+        eth_destination: Some(mac),
+        eth_source: Some(STATION_MAC),
+        destination: Some(anchor.into()),
+        ..Forward::default()
+    };
+    let entry = Entry { only: Only::default(), action: Action::Forward(to) };
+    keys(anchor).take(count as usize).map(|key| Change::Set(key, entry)).collect()
+}
+
+/// Changes entries to another neighbour, and back.
+fn commits(run: &mut Run, steer: &mut Steer) -> anyhow::Result<()> {
+    for (name, anchor) in [("own", OWN), ("foreign", FOREIGN)] {
+        for count in COMMITS {
+            for mac in [[2, 0, 0, 0, 7, 7], ANCHOR_MAC] {
+                let changes = changes(anchor, mac, count);
+                let start = time::now_std();
+                steer.commit(&changes)?;
+                let ms = start.elapsed().as_secs_f64() * 1000.0;
+                run.results.add(format!("commit.{name}"), MS, count as usize, ms);
+            }
+        }
     }
     Ok(())
 }
@@ -128,10 +154,13 @@ fn contenders(steer: &Steer, chain: &Chain, sequence: &SharedWords) -> anyhow::R
 }
 
 /// Takes turns; returns the packets that were steered.
-fn measure(run: &mut Run, contenders: &[Contender]) -> anyhow::Result<u64> {
+fn measure(run: &mut Run, contenders: &[Contender], sequence: &SharedWords) -> anyhow::Result<u64> {
     let mut steered = 0;
     let packets = run.plan.program.packets;
     let mut time = |contender: &Contender| -> anyhow::Result<f64> {
+        // Where programs that vary the TEID find the destination.
+        let destination: [u8; 4] = contender.frame[30..34].try_into()?;
+        sequence.words()[1].store(u32::from_ne_bytes(destination).into(), Relaxed);
         let before = machine::thread_time();
         let ran = contender.program.run_repeatedly(&contender.frame, packets)?;
         let took = machine::thread_time() - before;
@@ -174,5 +203,8 @@ pub(super) fn summarise(results: &Results, figure: Figure<'_>) {
     figure("steer_ns_hot_foreign", results.median("program.foreign.over", 1), None);
     figure("steer_ns_hot_checksum", results.median("program.own_checksum.over", 1), None);
     figure("steer_ns_random_64k", results.median("program.own.over", all), None);
+    for count in COMMITS {
+        figure(&format!("steer_commit_{count}_ms"), results.median("commit.own", count as usize), None);
+    }
     figure("steer_ns_random_64k_foreign", results.median("program.foreign.over", all), None);
 }

@@ -130,7 +130,7 @@ fn turn(
         let short = sent.saturating_sub(more);
         run.count(&format!("packets of round trips that {name} did not steer"), short);
     }
-    if let (Some((_, before)), Some((_, now))) = (in_xdp, site.in_xdp()) {
+    if let (Some(before), Some(now)) = (in_xdp, site.in_xdp()) {
         run.count(
             "packets of round trips that did not go by XDP, there and back",
             (2 * sent).saturating_sub(now - before),
@@ -177,7 +177,7 @@ fn settle(site: &Site, station: &mut Station, packet: &mut Packet) -> anyhow::Re
             }
         }
         match (before, site.in_xdp()) {
-            (Some((_, before)), Some((_, now))) if now - before < 2 * WARM as u64 => {
+            (Some(before), Some(now)) if now - before < 2 * WARM as u64 => {
                 if start.elapsed() > PATIENCE {
                     bail!("XDP does not learn the tunnel");
                 }

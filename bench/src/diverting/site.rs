@@ -22,16 +22,19 @@ use pktio::xdp::Chain;
 use serde_json::json;
 use switch::{Config, Service};
 
+use super::client::Client;
 use super::frames::{Ends, GW1, GW2, STATION};
-use super::open_vswitch::OpenVswitch;
+use super::open_vswitch::{Bridge, OpenVswitch};
 use super::steering::{GTP, Ground, LOCAL};
-use crate::machine;
 
 /// Interfaces in the switch's namespace, with the numbers of its ports.
 const PORTS: [(u32, &str); 3] = [(1, "ran"), (2, "core1"), (3, "core2")];
 /// Their far ends.
 pub(super) const STATION_LINK: &str = "n3";
 pub(super) const CORE_LINKS: [&str; 2] = ["gw1", "gw2"];
+const BRIDGE: &str = "br0";
+/// Where Open vSwitch lets us connect.
+const LISTEN: ([u8; 4], u16) = ([127, 0, 0, 1], 6654);
 /// An entry that steers, in table 1.
 const STEERING_TABLE: usize = 1;
 
@@ -101,7 +104,7 @@ impl Steering {
 enum Forwarder {
     Wire,
     Ours(Box<Service>),
-    Ovs { switch: Box<OpenVswitch>, _chains: Vec<Arc<Chain>> },
+    Ovs { switch: Box<OpenVswitch>, client: Box<Client>, _chains: Vec<Arc<Chain>> },
 }
 
 /// A site.
@@ -187,7 +190,10 @@ impl Site {
                     bail!("the switch refuses an entry: {failed:?}");
                 }
             }
-            Forwarder::Ovs { switch, .. } => switch.commit(&entries)?,
+            Forwarder::Ovs { client, .. } => {
+                let batch = client.one_by_one(&entries)?;
+                self.runtime.block_on(client.send(&batch))?;
+            }
         }
         Ok(())
     }
@@ -209,7 +215,7 @@ impl Site {
                 Ok(of_users.map(|flow| flow.counters.get().0).sum())
             }
             Forwarder::Ovs { switch, .. } => {
-                self.runtime.block_on(switch.tunnel_packets(STEERING_TABLE as u8))
+                self.runtime.block_on(switch.tunnel_packets(BRIDGE, STEERING_TABLE as u8))
             }
         }
     }
@@ -230,11 +236,11 @@ impl Site {
         }
     }
 
-    /// Tunnels and packets in XDP.
-    pub(super) fn in_xdp(&self) -> Option<(u64, u64)> {
+    /// Packets that entries in XDP have sent on; `None` of contenders without XDP.
+    pub(super) fn in_xdp(&self) -> Option<u64> {
         let Forwarder::Ours(service) = &self.forwarder else { return None };
-        let xdp = &service.status()["xdp"];
-        Some((xdp["tunnels"].as_u64()?, xdp["packets"].as_u64()?))
+        service.switch().settle();
+        service.switch().offload()?.status()["packets"].as_u64()
     }
 
     /// Index of an interface of the core's.
@@ -285,14 +291,26 @@ fn open_vswitch(
     space: &NetNs,
     runtime: &tokio::runtime::Runtime,
 ) -> anyhow::Result<Started> {
-    let ovs = runtime.block_on(async {
-        let ovs = OpenVswitch::start(space, &PORTS, GTP).await?;
-        let ends = [STATION, GW1, GW2].map(IpAddr::V4);
-        let neighbours: Vec<_> = ends.into_iter().zip(macs).collect();
-        ovs.know(&LOCAL.map(|(_, address)| address.into()), &neighbours).await?;
-        anyhow::Ok(ovs)
+    let opened = space.enter(|| {
+        runtime.block_on(async {
+            let ovs = OpenVswitch::start(space, &[core]).await?;
+            let listen = LISTEN.into();
+            let bridge = Bridge {
+                name: BRIDGE,
+                datapath_id: 1,
+                ports: &PORTS,
+                gtp_port: Some(GTP),
+                controller: None,
+                listen,
+            };
+            ovs.add(&bridge).await?;
+            let ends = [STATION, GW1, GW2].map(IpAddr::V4);
+            let neighbours: Vec<_> = ends.into_iter().zip(macs).collect();
+            ovs.know(BRIDGE, &LOCAL.map(|(_, address)| address.into()), &neighbours).await?;
+            anyhow::Ok((ovs, Client::connect(listen).await?))
+        })
     })?;
-    machine::pin_process(ovs.process().context("no daemon")?, &[core])?;
+    let (ovs, client) = opened?;
     // A veth's end receives what XDP programs send to it only if it has one itself. These have no part: packets pass.
     let chain =
         |(_, name): (u32, &str)| -> anyhow::Result<_> { Ok(Chain::attach(Device::find(name)?.index)?) };
@@ -310,6 +328,6 @@ fn open_vswitch(
         current_speed_kbps: 0,
         max_speed_kbps: 0,
     };
-    let ports = vec![port(GTP, "gtp", [0; 6]), port(openflow::PortNo::LOCAL.0, "local", ovs.mac()?)];
-    Ok((Forwarder::Ovs { switch: Box::new(ovs), _chains: chains }, ports))
+    let ports = vec![port(GTP, "gtp", [0; 6]), port(openflow::PortNo::LOCAL.0, "local", ovs.mac(BRIDGE)?)];
+    Ok((Forwarder::Ovs { switch: Box::new(ovs), client: Box::new(client), _chains: chains }, ports))
 }

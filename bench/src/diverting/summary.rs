@@ -1,6 +1,6 @@
 //! The promised figures of `diverting`, and what the paper prints beside them.
 
-use super::{loss, program, rtt, tcp};
+use super::{capture, control, loss, program, rtt, tcp, ul_cl};
 use crate::result::Experiment;
 use crate::samples::Results;
 
@@ -15,4 +15,7 @@ pub(super) fn summarise(results: &Results, experiment: &mut Experiment) {
     rtt::summarise(results, &mut figure);
     tcp::summarise(results, &mut figure);
     loss::summarise(results, &mut figure);
+    control::summarise(results, &mut figure);
+    capture::summarise(results, &mut figure);
+    ul_cl::summarise(results, &mut figure);
 }

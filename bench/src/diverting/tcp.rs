@@ -158,7 +158,7 @@ impl Line<'_> {
             let more = self.site.wait_for_steered(steered + own)? - steered;
             run.count(&format!("packets of TCP that {name} did not steer"), own.saturating_sub(more));
         }
-        if let (Some((_, before)), Some((_, now))) = (in_xdp, self.site.in_xdp()) {
+        if let (Some(before), Some(now)) = (in_xdp, self.site.in_xdp()) {
             let all = own + self.station.received(0) - down;
             let share = (now - before) as f64 / all.max(1) as f64;
             if share < IN_XDP {
@@ -213,7 +213,8 @@ impl Line<'_> {
         loop {
             let mut ask = Command::new("iperf3").args(["-c", &server, "-J"]).args(&extent);
             if target != UNLIMITED {
-                ask = ask.args(["-b", &format!("{target}M")]);
+                // What is sent last is not counted if the receiver is asked before it comes: blocks are small.
+                ask = ask.args(["-b", &format!("{target}M"), "-l", "16K"]);
             }
             if direction == Direction::Down {
                 ask = ask.arg("-R");

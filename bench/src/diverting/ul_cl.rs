@@ -1,6 +1,7 @@
-//! Our UPF as uplink classifier (TS 23.501 §5.6.4.2), the standard's way of diverting: what an uplink packet costs in it, against
-//! a plain UPF, and against one that relays all packets to one anchor. All three are pipelines between ports in memory with
-//! sessions of the same N4 task, made by PFCP rules; half of the packets are of the application that is diverted.
+//! `ul_cl`: our UPF as uplink classifier (TS 23.501 §5.6.4.2), the standard's way of diverting: what an uplink packet costs in it,
+//! against a plain UPF, and against one that relays all packets to one anchor. All three are pipelines between ports in memory with
+//! sessions of the same N4 task, made by PFCP rules; half of the packets are of the application that is diverted. Beside them is
+//! our switch on the host path ([`in_memory`](super::in_memory)), which steers half of the users, or only forwards.
 //!
 //! Before the clock starts, packets go through each of them and are compared octet by octet. Contenders take turns within a
 //! round.
@@ -26,11 +27,16 @@ use upf::pipeline::{BATCH, Event, Pipeline};
 use upf::stats::WorkerStats;
 use upf::tables::Tables;
 
+use super::Figure;
+use super::in_memory::{InMemory, Steering};
+use crate::ran::Run;
+use crate::samples::{Axes, Results};
 use crate::stats::median;
 use crate::upf::alone::{Window, timed};
 use crate::upf::subscriber::{CP, QFI, Subscriber, UE_POOL, UPF};
 use crate::upf::traffic::{Direction, Draw, TUNNEL, Template};
 
+const NS: Axes = Axes { x: "octets", y: "time per packet", unit: "ns" };
 /// The UPF's address on N9, and the anchors'.
 const N9_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 202, 0, 1);
 const CENTRAL: Ipv4Addr = Ipv4Addr::new(10, 202, 0, 2);
@@ -45,7 +51,7 @@ const SEED: u64 = 14;
 
 /// Who forwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Contender {
+enum Contender {
     /// A UPF with N3 and N6.
     Plain,
     /// A UPF that sends all uplink packets to one anchor.
@@ -56,10 +62,10 @@ pub enum Contender {
 
 impl Contender {
     /// In the order of samples.
-    pub const ALL: [Contender; 3] = [Contender::Plain, Contender::Relay, Contender::Classifier];
+    const ALL: [Contender; 3] = [Contender::Plain, Contender::Relay, Contender::Classifier];
 
     /// Its name in series.
-    pub fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Contender::Plain => "plain",
             Contender::Relay => "relay",
@@ -200,77 +206,110 @@ fn config(sessions: usize) -> anyhow::Result<upf::Config> {
     Ok(serde_json::from_str(&text)?)
 }
 
-/// What was measured.
+/// Extent of the measurement.
 #[derive(Clone, Debug)]
-pub struct UlCl {
-    /// Sessions of each UPF.
-    pub sessions: usize,
+pub(super) struct Plan {
+    pub(super) rounds: usize,
+    /// Sessions of each UPF, and users of each switch.
+    pub(super) sessions: usize,
     /// Octets of the user's packets.
-    pub size: usize,
-    /// Nanoseconds per packet of each contender, in the order of [`Contender::ALL`], in each round.
-    pub rounds: Vec<[f64; 3]>,
+    pub(super) sizes: Vec<usize>,
+    /// Time per sample.
+    pub(super) sample: Duration,
 }
 
-impl UlCl {
-    /// Nanoseconds per packet: the median.
-    pub fn ns(&self, contender: Contender) -> f64 {
-        median(&self.rounds.iter().map(|round| round[contender as usize]).collect::<Vec<_>>())
-    }
-
-    /// Millions of packets per second and core.
-    pub fn mpps(&self, contender: Contender) -> f64 {
-        1e3 / self.ns(contender)
-    }
-
-    /// How many times as long `of` takes as `than`: the median of the rounds.
-    pub fn ratio(&self, of: Contender, than: Contender) -> f64 {
-        median(&self.rounds.iter().map(|round| round[of as usize] / round[than as usize]).collect::<Vec<_>>())
+impl Plan {
+    /// That of a quick run, and of a full one.
+    pub(super) fn new(quick: bool) -> Plan {
+        let (rounds, ms) = if quick { (5, 10) } else { (20, 30) };
+        Plan { rounds, sessions: 1000, sizes: vec![64, 1400], sample: Duration::from_millis(ms) }
     }
 }
 
-/// Measures uplink packets of `size` octets of random subscribers, for `sample` per contender and round.
+/// Measures all contenders.
 ///
 /// # Errors
-/// A session is refused, or a contender sends a packet that is not as it must be.
-pub fn measure(sessions: usize, size: usize, rounds: usize, sample: Duration) -> anyhow::Result<UlCl> {
-    let mut nodes = Vec::with_capacity(Contender::ALL.len());
-    for contender in Contender::ALL {
-        let mut node = Node::new(contender, sessions).with_context(|| contender.name())?;
-        node.verify(size)?;
-        nodes.push(node);
-    }
-    let mut measured = UlCl { sessions, size, rounds: Vec::with_capacity(rounds) };
-    for round in 0..rounds {
-        let mut window = Window::new(sessions, size, SEED + round as u64)?;
-        let mut ns = [0.0; 3];
-        // Every other round the other way round, so that a machine whose speed changes affects all alike.
-        let last = nodes.len() - 1;
-        let order = |at: usize| if round.is_multiple_of(2) { at } else { last - at };
-        for at in (0..=last).map(order) {
-            let Node { pipeline, discard, teids, .. } = &mut nodes[at];
-            let taken = timed(sample, &mut window, Direction::Uplink, teids, |_, batch| {
-                pipeline.process(N3, batch, net::time::now_ns(), discard);
-            });
-            ns[at] = taken.per_packet;
+/// A session or a rule is refused, or a contender sends a packet that is not as it must be.
+pub(super) fn run<P>(run: &mut Run<P>, plan: &Plan) -> anyhow::Result<()> {
+    run.param("ul_cl_sessions", plan.sessions);
+    for size in &plan.sizes {
+        let mut nodes = Vec::with_capacity(Contender::ALL.len());
+        for contender in Contender::ALL {
+            let mut node = Node::new(contender, plan.sessions).with_context(|| contender.name())?;
+            node.verify(*size)?;
+            nodes.push(node);
         }
-        measured.rounds.push(ns);
+        let mut switches = Vec::with_capacity(Steering::ALL.len());
+        for steering in Steering::ALL {
+            let mut switch = InMemory::new(steering, plan.sessions as u32, *size)?;
+            switch.verify().with_context(|| steering.name())?;
+            switches.push(switch);
+        }
+        for round in 0..plan.rounds {
+            run.progress.say(&format!("ul_cl: {size} octets, round {round}"));
+            // Every other round the other way round, so that a machine whose speed changes affects all alike.
+            if round.is_multiple_of(2) {
+                upfs(run, &mut nodes, plan, (*size, round))?;
+            }
+            for switch in &mut switches {
+                let name = format!("ul_cl.switch_{}.ns", switch.steering.name());
+                run.results.add(name, NS, *size, switch.sample(plan.sample));
+            }
+            if !round.is_multiple_of(2) {
+                upfs(run, &mut nodes, plan, (*size, round))?;
+            }
+            switches.reverse();
+        }
     }
-    Ok(measured)
+    Ok(())
+}
+
+fn upfs<P>(
+    run: &mut Run<P>,
+    nodes: &mut [Node],
+    plan: &Plan,
+    (size, round): (usize, usize),
+) -> anyhow::Result<()> {
+    let mut window = Window::new(plan.sessions, size, SEED + round as u64)?;
+    let last = nodes.len() - 1;
+    for at in (0..=last).map(|at| if round.is_multiple_of(2) { at } else { last - at }) {
+        let Node { contender, pipeline, discard, teids, .. } = &mut nodes[at];
+        let taken = timed(plan.sample, &mut window, Direction::Uplink, teids, |_, batch| {
+            pipeline.process(N3, batch, net::time::now_ns(), discard);
+        });
+        run.results.add(format!("ul_cl.{}.ns", contender.name()), NS, size, taken.per_packet);
+    }
+    Ok(())
+}
+
+/// The promised figures, at the smallest size: what diverting adds to a packet, and the rates.
+pub(super) fn summarise(results: &Results, figure: Figure<'_>) {
+    let Some(size) = results.places("ul_cl.ul_cl.ns").first().copied() else { return };
+    let added = |of: &str, than: &str| {
+        let pairs: Vec<f64> = results.pairs(of, than, size).map(|(of, than)| of - than).collect();
+        Some(median(&pairs))
+    };
+    let mpps = |name: &str| results.median(name, size).map(|ns| 1e3 / ns);
+    figure("ul_cl_mpps", mpps("ul_cl.ul_cl.ns"), None);
+    figure("ul_cl_added_ns", added("ul_cl.ul_cl.ns", "ul_cl.relay.ns"), None);
+    figure("switch_memory_mpps", mpps("ul_cl.switch_on.ns"), None);
+    figure("switch_memory_added_ns", added("ul_cl.switch_on.ns", "ul_cl.switch_off.ns"), None);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Each contender sends every packet as it must; else `measure` fails.
+    /// Each contender sends every packet as it must; else this fails.
     #[test]
     fn every_contender_is_measured() {
-        for size in [64, 1400] {
-            let measured = measure(50, size, 3, Duration::from_millis(1)).unwrap();
-            assert_eq!(measured.rounds.len(), 3);
-            for contender in Contender::ALL {
-                assert!(measured.ns(contender) > 0.0, "{contender:?}");
-            }
+        let plan = Plan { rounds: 2, sessions: 50, sizes: vec![64, 1400], sample: Duration::from_millis(1) };
+        let mut run = Run::begin("diverting", true, plan.rounds, ()).unwrap();
+        super::run(&mut run, &plan).unwrap();
+        let experiment = run.end(|_, _| ());
+        assert_eq!(experiment.series.len(), Contender::ALL.len() + Steering::ALL.len());
+        for series in experiment.series {
+            assert!(series.points.iter().all(|point| point.samples.len() == 2), "{series:?}");
         }
     }
 
