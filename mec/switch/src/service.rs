@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::core::{Identity, PortCounts, Switch, SwitchPort};
 use crate::host::{self, Host, PortSet};
 use crate::offload::manager::{self, Manager};
-use crate::offload::{self, Offload};
+use crate::offload::{Message, Offload};
 use crate::pipeline::{Limits, Pipeline, Ports as PipelinePorts};
 use openflow::PortNo;
 
@@ -108,15 +108,11 @@ impl Service {
         let identity = Identity { datapath_id: config.datapath_id, description: config.description.clone() };
         let switch = Switch::new(identity, pipeline, ports, config.packet_in_per_s);
         let sets = workers(config, &opened)?;
-        let offload = offload(config, &opened)?;
-        if let Some((offload, _)) = &offload {
-            switch.set_offload(Arc::clone(offload));
-        }
+        let messages = offload(config, &opened, &switch)?;
         let host = host::start(&switch, sets, &config.workers).map_err(system("workers"))?;
         let chains: Vec<_> = opened.interfaces.iter().map(|(_, interface, _)| interface.chain()).collect();
-        let manager = offload
-            .map(|(offload, messages)| Manager::start(&switch, &offload, messages, &chains))
-            .transpose()?;
+        let start = |messages| Manager::start(&switch, messages, &chains);
+        let manager = messages.map(start).transpose()?.flatten();
         let listener = listen(config).await.map_err(system("listen"))?;
         let agent = Agent::start(&switch, &config.controllers, listener);
         let watched = Arc::clone(&switch);
@@ -199,15 +195,17 @@ fn describe(config: &Config, opened: &Opened) -> Vec<SwitchPort> {
     ports
 }
 
-/// The tables for known tunnels, if they are wanted.
+/// Gives the switch tables for known tunnels, if they are wanted; what the manager of them receives from.
 fn offload(
     config: &Config,
     opened: &Opened,
-) -> Result<Option<(Arc<Offload>, Receiver<offload::Message>)>, StartError> {
+    switch: &Switch,
+) -> Result<Option<Receiver<Message>>, manager::StartError> {
     let Some(xdp) = &config.xdp else { return Ok(None) };
-    let interfaces =
-        opened.interfaces.iter().map(|(number, interface, _)| (*number, interface.device().index)).collect();
-    Ok(Some(Offload::new(xdp, interfaces).map_err(manager::StartError::from)?))
+    let index = |(number, interface, _): &(u32, Arc<Interface>, bool)| (*number, interface.device().index);
+    let (offload, messages) = Offload::new(xdp, opened.interfaces.iter().map(index).collect())?;
+    switch.set_offload(offload);
+    Ok(Some(messages))
 }
 
 /// The ports of each worker: its share of the queues of every interface.

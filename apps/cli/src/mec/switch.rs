@@ -72,6 +72,9 @@ fn serve(arg: &ConfigArg, log: Option<&str>) -> anyhow::Result<ExitCode> {
     telemetry::log::init(log.unwrap_or(&file.log))?;
     // They apply to threads that start later: the workers', and those of the runtime.
     let mut kept = vec![Capability::NetAdmin, Capability::NetRaw, Capability::Bpf, Capability::IpcLock];
+    if config.xdp.is_some() {
+        kept.push(Capability::Perfmon);
+    }
     if run::folder_of_another(&file.run_dir).is_some() && Capability::DacOverride.held() {
         kept.push(Capability::DacOverride);
     }

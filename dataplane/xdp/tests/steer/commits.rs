@@ -9,7 +9,7 @@ use xdp::steer::{
     Teids, Tunnel,
 };
 
-use crate::frames::{ip, plain};
+use crate::frames::{Spec, ip, plain};
 use crate::rig::{self, PASSED_ON, Rig};
 
 const ANCHOR: &str = "10.1.0.1";
@@ -324,7 +324,7 @@ fn a_pause_passes_everything_on() {
 #[test]
 fn grace_periods_can_be_waited_for_ahead_of_time() {
     let (mut steer, rig) = with(Capacity { hops: 1, ..rig::small() }, Teids::Foreign);
-    let [here, there] = rig.interfaces;
+    let [here, there, _] = rig.interfaces;
     steer.never_wait();
     let entry = |interface| Entry {
         only: Only::default(),

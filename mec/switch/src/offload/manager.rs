@@ -27,16 +27,16 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Adds the program to the chains, and starts the thread.
+    /// Adds the program to the chains, and starts the thread. `None`: the switch has no tables for tunnels.
     ///
     /// # Errors
     /// The kernel refuses a program or a thread.
     pub fn start(
         switch: &Arc<Switch>,
-        offload: &Arc<Offload>,
         messages: Receiver<Message>,
         chains: &[&Arc<Chain>],
-    ) -> Result<Manager, StartError> {
+    ) -> Result<Option<Manager>, StartError> {
+        let Some(offload) = switch.offload() else { return Ok(None) };
         let attach = |chain: &&Arc<Chain>| offload.with_steer(|steer| steer.attach(chain, Place::STEERING));
         let attached = chains.iter().map(attach).collect::<Result<Vec<_>, SteerError>>()?;
         let ends = Arc::<AtomicBool>::default();
@@ -45,7 +45,7 @@ impl Manager {
             .name("switch-xdp".to_owned())
             .spawn(move || work.run(&messages))
             .map_err(StartError::Thread)?;
-        Ok(Manager { attached, thread: Some(thread), ends, offload: Arc::clone(offload) })
+        Ok(Some(Manager { attached, thread: Some(thread), ends, offload: Arc::clone(offload) }))
     }
 }
 
