@@ -376,6 +376,16 @@ fn a_change_for_everybody_pauses_xdp() {
             .install([add(2, 200, pair, Instructions::apply([output(2)])), divert(5000 + u32::from(last))]);
     }
     assert_eq!(xdp(&network)["pauses"], 3);
+    // A packet of a known tunnel from a neighbour that is new is treated by the rule for it, though XDP has the tunnel.
+    let own = [Oxm::eth_src(stranger(1)), Oxm::in_port(PortNo(1))];
+    network.install([add(0, 900, own, Instructions::apply([output(2)]))]);
+    assert_eq!(xdp(&network)["pauses"], 3);
+    let mut strange = frames[0].clone();
+    strange[6..12].copy_from_slice(&stranger(1).0);
+    for _ in 0..5 {
+        enb.send(std::slice::from_ref(&strange));
+        assert_eq!(gw1.receive(1), std::slice::from_ref(&strange));
+    }
     // One of addresses that they have.
     let pair = [Oxm::eth_src(MacAddr(ENB_MAC)), Oxm::eth_dst(MacAddr(GW2_MAC))];
     network.install([add(2, 200, pair, Instructions::apply([output(1)]))]);

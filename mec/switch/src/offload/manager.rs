@@ -103,21 +103,23 @@ impl Work {
         }
     }
 
-    /// After a change that may concern all: translates all entries again, and ends the pause.
+    /// After a change that may concern all: translates all entries again, and ends the pause. If there is another such change
+    /// meanwhile, a message says so.
     fn renew_all(&self) {
-        while self.offload.tunnels().is_paused() && !self.ends.load(Relaxed) {
-            loop {
-                let pipeline = self.switch.pipeline();
-                let mut tunnels = self.offload.tunnels();
-                let present = Present { pipeline: &pipeline, ports: self.switch.ports(), now_ns: now_ns() };
-                if !tunnels.renew_some(&present, SLICE) {
-                    break;
-                }
-            }
-            // Packets that the workers have treated by entries from before the change have left when XDP goes on.
-            self.switch.await_workers();
-            self.offload.tunnels().resume(now_ns());
+        if !self.offload.tunnels().is_paused() {
+            return;
         }
+        loop {
+            let pipeline = self.switch.pipeline();
+            let mut tunnels = self.offload.tunnels();
+            let present = Present { pipeline: &pipeline, ports: self.switch.ports(), now_ns: now_ns() };
+            if self.ends.load(Relaxed) || !tunnels.renew_some(&present, SLICE) {
+                break;
+            }
+        }
+        // Packets that the workers have treated by entries from before the change have left when XDP goes on.
+        self.switch.await_workers();
+        self.offload.tunnels().resume(now_ns());
     }
 
     fn learn(&self, offers: Vec<Offer>) {

@@ -260,8 +260,8 @@ impl Tunnels {
         let only = steer::Only {
             interface: Some(*self.interfaces.get(&only.in_port)?),
             source: only.source,
-            eth_source: only.eth_source,
-            eth_destination: only.eth_destination,
+            eth_source: Some(only.eth_source),
+            eth_destination: Some(only.eth_destination),
         };
         let action = match port {
             None => steer::Action::Drop,

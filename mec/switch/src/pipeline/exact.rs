@@ -23,17 +23,17 @@ pub struct Tunnel {
     pub teid: u32,
 }
 
-/// Fields beside the key that packets of an entry have; `None`: any.
+/// Fields beside the key that packets of an entry have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Only {
-    /// The port by which they come. It is known of every entry, as the port counts them.
+    /// The port by which they come, which counts them.
     pub in_port: u32,
-    /// Their outer source.
-    pub source: Option<IpAddr>,
-    /// Their source on the link.
-    pub eth_source: Option<[u8; 6]>,
+    /// Their source on the link. It is known of every entry, and so is the destination: a rule for another neighbour concerns none.
+    pub eth_source: [u8; 6],
     /// Their destination on the link.
-    pub eth_destination: Option<[u8; 6]>,
+    pub eth_destination: [u8; 6],
+    /// Their outer source; `None`: any.
+    pub source: Option<IpAddr>,
 }
 
 /// An address of the packet inside that is replaced. Packets of the other IP version are not those of the entry.
@@ -75,8 +75,12 @@ pub struct Exact {
     pub port: Option<u32>,
 }
 
-/// Fields of which the key fixes the value: those of a G-PDU in whole UDP in a frame without tag, and those that are zero in every frame.
-const FIXED_OUTER: [Field; 16] = [
+/// Fields of which key and [`Only`] fix the value: those of a G-PDU in whole UDP in a frame without tag, and those that are zero in
+/// every frame.
+const FIXED_OUTER: [Field; 19] = [
+    Field::InPort,
+    Field::EthSrc,
+    Field::EthDst,
     Field::EthType,
     Field::IpProto,
     Field::UdpDst,
@@ -165,14 +169,13 @@ fn candidate(outer: &Words, inner: &Words, trace: &Trace) -> Option<(Exact, bool
         open.asks_inner(of);
     }
     open.outer[shape::WORD] &= !shape::GTPU;
-    open.asks(Field::InPort);
     let asks_source = open.asks(Field::Ipv4Src) | open.asks(Field::Ipv6Src);
     let only = Only {
         in_port,
+        eth_source: mac(field::get(outer, Field::EthSrc)),
+        eth_destination: mac(field::get(outer, Field::EthDst)),
         // Also where the source is written, as an entry cannot look whether it is there already.
         source: (asks_source || rewrite.source.is_some()).then_some(source),
-        eth_source: open.asks(Field::EthSrc).then(|| mac(field::get(outer, Field::EthSrc))),
-        eth_destination: open.asks(Field::EthDst).then(|| mac(field::get(outer, Field::EthDst))),
     };
     let asks_version = open.asks_inner(Field::PacketType) | open.asks_inner(Field::EthType);
     if open.outer != [0; WORDS] || open.inner != [0; WORDS] {
@@ -196,7 +199,8 @@ pub fn separate(outer: &Words, inner: &Words, consulted: &mut Consulted) {
         ethernet::IPV4 => [Field::Ipv4Src, Field::Ipv4Dst],
         _ => [Field::Ipv6Src, Field::Ipv6Dst],
     };
-    for of in [Field::InPort, Field::EthType, Field::VlanVid].into_iter().chain(addresses) {
+    let link = [Field::InPort, Field::EthSrc, Field::EthDst, Field::EthType, Field::VlanVid];
+    for of in link.into_iter().chain(addresses) {
         field::cover(&mut consulted.outer, of);
     }
     field::cover(&mut consulted.inner, Field::TunnelId);
