@@ -142,6 +142,17 @@ fn what_is_inside_may_be_asked_for_if_it_makes_no_difference() {
     }
 }
 
+/// A rule that looks into IP packets, in front of the one for the GTP port, is asked about what is inside tunnels; behind it, it is not.
+#[test]
+fn rules_for_the_gtp_port_come_first() {
+    let mut pipeline = steering([7]);
+    let echo = [Oxm::eth_type(0x0800), Oxm::ipv4_dst(UE1), Oxm::ip_proto(17), Oxm::udp_src(2152)];
+    install(&mut pipeline, [add(0, 400, echo, Instructions::apply([Action::output(PortNo::CONTROLLER)]))]);
+    assert_eq!(of(&pipeline, 7, &user_packet()), None);
+    install(&mut pipeline, [add(0, 500, [Oxm::in_port(PortNo(GTP))], Instructions::goto(TableId(1)))]);
+    assert!(of(&pipeline, 7, &user_packet()).is_some());
+}
+
 /// Nor does an entry do what has to be done by the host, or hide a packet from groups that count it.
 #[test]
 fn outputs_that_are_no_interface_stay_with_the_host_path() {

@@ -236,6 +236,38 @@ fn ipv6_tunnels_are_steered() {
     assert_eq!(packets(&network), before + 60);
 }
 
+/// An anchor whose TEIDs are an index, and one of its TEIDs that is outside of the range.
+#[test]
+fn own_anchors_have_their_teids_by_index() {
+    if !::xdp::programs::BUILT {
+        return;
+    }
+    let own = json!([{"address": GW1.to_string(), "first_teid": 1, "teids": 16}]);
+    let Some(network) = network_with(&json!({"xdp": {"tunnels": 4, "own": own}})) else { return };
+    network.install(table_one());
+    network.install([divert(7), divert(1000)]);
+    assert_eq!(xdp(&network)["capacity"], 20);
+    let [mut enb, mut gw1, mut gw2] = [0, 1, 2].map(|peer| network.link(peer));
+    let frames = [7, 8, 1000].map(|teid| uplink(GW1, &gpdu_5g(teid, &user_packet())));
+    teach(&network, &mut enb, &mut [&mut gw1, &mut gw2], &frames);
+    let moved = [0, 2].map(|at: usize| readdressed(&frames[at], GW2_MAC, GW2));
+    let before = packets(&network);
+    for _ in 0..5 {
+        enb.send(&frames);
+        assert_eq!(gw1.receive(1), frames[1..2]);
+        assert_eq!(gw2.receive(2), moved);
+    }
+    network
+        .service()
+        .switch()
+        .commit(&[Change::FlowMod(FlowMod::delete(TableId(1), divert(7).matching))])
+        .unwrap();
+    enb.send(&frames);
+    assert_eq!(gw1.receive(2), frames[..2]);
+    assert_eq!(gw2.receive(1), moved[1..]);
+    assert_eq!(packets(&network), before + 18);
+}
+
 /// Packets that XDP has treated.
 fn packets(network: &Network) -> u64 {
     number(&xdp(network)["packets"])
