@@ -212,6 +212,8 @@ pub(super) struct Plan {
     pub(super) rounds: usize,
     /// Sessions of each UPF, and users of each switch.
     pub(super) sessions: usize,
+    /// Users of a switch whose caches are too small for all of them.
+    pub(super) many: u32,
     /// Octets of the user's packets.
     pub(super) sizes: Vec<usize>,
     /// Time per sample.
@@ -222,7 +224,13 @@ impl Plan {
     /// That of a quick run, and of a full one.
     pub(super) fn new(quick: bool) -> Plan {
         let (rounds, ms) = if quick { (5, 10) } else { (20, 30) };
-        Plan { rounds, sessions: 1000, sizes: vec![64, 1400], sample: Duration::from_millis(ms) }
+        Plan {
+            rounds,
+            sessions: 1000,
+            many: 65_536,
+            sizes: vec![64, 1400],
+            sample: Duration::from_millis(ms),
+        }
     }
 }
 
@@ -261,6 +269,12 @@ pub(super) fn run<P>(run: &mut Run<P>, plan: &Plan) -> anyhow::Result<()> {
             switches.reverse();
         }
     }
+    let size = plan.sizes.first().copied().context("no size")?;
+    let mut switch = InMemory::new(Steering::On, plan.many, size)?;
+    switch.verify()?;
+    for _ in 0..plan.rounds {
+        run.results.add("ul_cl.switch_on_many.ns".to_owned(), NS, size, switch.sample(plan.sample));
+    }
     Ok(())
 }
 
@@ -293,6 +307,7 @@ pub(super) fn summarise(results: &Results, figure: Figure<'_>) {
     figure("ul_cl_mpps", mpps("ul_cl.ul_cl.ns"), None);
     figure("ul_cl_added_ns", added("ul_cl.ul_cl.ns", "ul_cl.relay.ns"), None);
     figure("switch_memory_mpps", mpps("ul_cl.switch_on.ns"), None);
+    figure("switch_memory_mpps_64k", mpps("ul_cl.switch_on_many.ns"), None);
     figure("switch_memory_added_ns", added("ul_cl.switch_on.ns", "ul_cl.switch_off.ns"), None);
 }
 
@@ -303,11 +318,12 @@ mod tests {
     /// Each contender sends every packet as it must; else this fails.
     #[test]
     fn every_contender_is_measured() {
-        let plan = Plan { rounds: 2, sessions: 50, sizes: vec![64, 1400], sample: Duration::from_millis(1) };
+        let (sizes, sample) = (vec![64, 1400], Duration::from_millis(1));
+        let plan = Plan { rounds: 2, sessions: 50, many: 100, sizes, sample };
         let mut run = Run::begin("diverting", true, plan.rounds, ()).unwrap();
         super::run(&mut run, &plan).unwrap();
         let experiment = run.end(|_, _| ());
-        assert_eq!(experiment.series.len(), Contender::ALL.len() + Steering::ALL.len());
+        assert_eq!(experiment.series.len(), Contender::ALL.len() + Steering::ALL.len() + 1);
         for series in experiment.series {
             assert!(series.points.iter().all(|point| point.samples.len() == 2), "{series:?}");
         }
