@@ -115,6 +115,19 @@ impl InMemory {
         Ok(())
     }
 
+    /// Lets every user's packets be in the caches that have room for them.
+    pub(super) fn warm(&mut self) {
+        let mut vector = Vector::of(self.graph.home());
+        for user in 0..self.users {
+            users::mark(&mut self.frames[0], user, user);
+            vector.push(&self.frames[0], nowhere());
+            if vector.len() == VECTOR || user + 1 == self.users {
+                self.graph.process(0, &mut vector, time::now_ns(), &mut self.discard);
+                vector.clear();
+            }
+        }
+    }
+
     fn draw(&mut self) -> u32 {
         self.state = self.state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (self.state >> 8) % self.users

@@ -251,6 +251,7 @@ pub(super) fn run<P>(run: &mut Run<P>, plan: &Plan) -> anyhow::Result<()> {
         for steering in Steering::ALL {
             let mut switch = InMemory::new(steering, plan.sessions as u32, *size)?;
             switch.verify().with_context(|| steering.name())?;
+            switch.warm();
             switches.push(switch);
         }
         for round in 0..plan.rounds {
@@ -272,6 +273,7 @@ pub(super) fn run<P>(run: &mut Run<P>, plan: &Plan) -> anyhow::Result<()> {
     let size = plan.sizes.first().copied().context("no size")?;
     let mut switch = InMemory::new(Steering::On, plan.many, size)?;
     switch.verify()?;
+    switch.warm();
     for _ in 0..plan.rounds {
         run.results.add("ul_cl.switch_on_many.ns".to_owned(), NS, size, switch.sample(plan.sample));
     }

@@ -322,15 +322,15 @@ impl Switch {
         }
     }
 
-    /// A packet for the controllers.
-    pub fn packet_in(&self, to: &ToController, frame: &[u8], layout: &Layout) {
+    /// A packet for the controllers, to be told by [`Switch::tell_packet`]; `None` if there are too many.
+    pub fn packet_in(&self, to: &ToController, frame: &[u8], layout: &Layout) -> Option<PacketIn> {
         if !lock(&self.packet_in).take(now_ns()) {
             self.counts.packet_in_limited.fetch_add(1, Ordering::Relaxed);
-            return;
+            return None;
         }
         // Packets are not kept, so a controller gets all of it whatever it asked for (§7.4.1).
         let data = rewrite::for_controller(frame, layout, to);
-        let message = PacketIn {
+        Some(PacketIn {
             buffer_id: BufferId::NO_BUFFER,
             total_len: data.len() as u16,
             reason: to.reason,
@@ -338,9 +338,13 @@ impl Switch {
             cookie: to.cookie,
             matching: context(&to.fields),
             data: data.to_vec(),
-        };
-        let reason: PacketInReason = to.reason;
-        self.tell(&message.into(), |peer| peer.hears_of_packet(reason));
+        })
+    }
+
+    /// Sends a packet to the controllers that want it.
+    pub fn tell_packet(&self, packet: PacketIn) {
+        let reason: PacketInReason = packet.reason;
+        self.tell(&packet.into(), |peer| peer.hears_of_packet(reason));
     }
 
     /// Does what a packet-out says.
@@ -475,7 +479,11 @@ impl Sink for Out<'_> {
                 }
             }
             (Exit::Port(_), None) => {}
-            (Exit::Controller(to), _) => self.switch.packet_in(to, frame, self.layout),
+            (Exit::Controller(to), _) => {
+                if let Some(packet) = self.switch.packet_in(to, frame, self.layout) {
+                    self.switch.tell_packet(packet);
+                }
+            }
         }
     }
 }

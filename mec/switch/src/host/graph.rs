@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use openflow::PacketIn;
 use path::calls::Calls;
 use path::{Graph, Outputs, Ports};
 use pktio::frame::NO_PEER;
@@ -48,6 +49,8 @@ pub struct SwitchGraph {
     outputs: Outputs,
     /// Copies, by number of the interface.
     copies: Vec<Vector>,
+    /// This vector's packets for the controllers.
+    packets_in: Vec<PacketIn>,
     /// Translations of this vector's packets for the data path of tunnels.
     offers: Vec<Offer>,
     /// All positions of a vector.
@@ -71,6 +74,7 @@ impl SwitchGraph {
             outputs: Outputs::new(interfaces),
             all: std::array::from_fn(|at| at as u16),
             cache: Cache::default(),
+            packets_in: Vec::new(),
             offers: Vec::new(),
             version: 0,
             counted_ns: 0,
@@ -156,6 +160,7 @@ struct Exits<'g> {
     switch: &'g Switch,
     outputs: &'g mut Outputs,
     copies: &'g mut [Vector],
+    packets_in: &'g mut Vec<PacketIn>,
     drops: &'g Drops,
     layout: &'g Layout,
 }
@@ -173,7 +178,7 @@ impl Sink for Exits<'_> {
                     self.drops.count(DropReason::TxQueueFull);
                 }
             }
-            Exit::Controller(to) => self.switch.packet_in(to, frame, self.layout),
+            Exit::Controller(to) => self.packets_in.extend(self.switch.packet_in(to, frame, self.layout)),
         }
     }
 }
@@ -236,7 +241,8 @@ impl Graph for SwitchGraph {
             }
             let layout = &headers.layout;
             let (outputs, copies, drops) = (&mut self.outputs, &mut self.copies[..], &*self.drops);
-            let mut exits = Exits { at, switch, outputs, copies, drops, layout };
+            let packets_in = &mut self.packets_in;
+            let mut exits = Exits { at, switch, outputs, copies, packets_in, drops, layout };
             rewrite::execute(steps, frame, layout, &mut exits);
         }
         let counts = &switch.ports()[input].counts;
@@ -245,6 +251,8 @@ impl Graph for SwitchGraph {
         self.send_copies(ports);
         let (switch, drops) = (&*self.switch, &*self.drops);
         self.outputs.transmit(vector, ports, |interface, sent| count_sent(switch, drops, interface, sent));
+        // Behind the packets: a controller that wakes up may take this core.
+        self.packets_in.drain(..).for_each(|packet| switch.tell_packet(packet));
         // Behind the packets: those of a tunnel that leave by another path from now on do not overtake them.
         if let Some(offload) = self.switch.offload().filter(|_| !self.offers.is_empty()) {
             offload.offer(self.offers.drain(..));
@@ -266,6 +274,7 @@ impl Graph for SwitchGraph {
         self.drops.count_n(DropReason::WorkerFailed, lost);
         self.outputs.clear();
         self.copies.iter_mut().for_each(Vector::clear);
+        self.packets_in.clear();
         self.offers.clear();
         self.cache = Cache::default();
     }
