@@ -13,6 +13,7 @@ use super::frames::{Ends, GW1, GW2, STATION};
 use super::meter;
 use super::site::{CORE_LINKS, Contender, STATION_LINK, Site, Steering};
 use super::{Figure, Run};
+use crate::machine;
 use crate::samples::{Axes, Results};
 use crate::stats::{self, median};
 
@@ -79,6 +80,14 @@ struct Line<'a> {
 /// # Errors
 /// iperf3 is missing or fails; packets do not pass.
 pub(super) fn run(run: &mut Run, sites: &mut [Site]) -> anyhow::Result<()> {
+    // Ends and programs may use all cores, unlike the thread of other parts.
+    machine::pin(&run.cores);
+    let result = on_all_cores(run, sites);
+    machine::pin(&run.two_cores()[..1]);
+    result
+}
+
+fn on_all_cores(run: &mut Run, sites: &mut [Site]) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _entered = runtime.enter();
     let mut lines = sites.iter_mut().map(Line::start).collect::<Result<Vec<_>, _>>()?;
