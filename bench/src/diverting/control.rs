@@ -32,17 +32,11 @@ pub(super) struct Plan {
 impl Plan {
     /// That of a quick run, and of a full one.
     pub(super) fn new(quick: bool) -> Plan {
-        match quick {
-            true => {
-                Plan { rounds: 2, flow_mods: vec![1000, 16_000], users: vec![1, 1000, 10_000], pps: 50_000 }
-            }
-            false => Plan {
-                rounds: 10,
-                flow_mods: vec![1000, 4000, 16_000, 64_000],
-                users: vec![1, 1000, 10_000],
-                pps: 50_000,
-            },
-        }
+        let (rounds, flow_mods, users) = match quick {
+            true => (2, vec![1000, 16_000], vec![1, 1000]),
+            false => (10, vec![1000, 4000, 16_000, 64_000], vec![1, 1000, 10_000]),
+        };
+        Plan { rounds, flow_mods, users, pps: 50_000 }
     }
 }
 
