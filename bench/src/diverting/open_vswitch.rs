@@ -99,7 +99,9 @@ impl OpenVswitch {
         for (target, id) in connect.into_iter().chain([listen]).zip(["@first", "@second"]) {
             let (create, target) = (format!("--id={id}"), format!("target=\"{target}\""));
             let controller = [&create, "create", "controller", &target];
-            let settings = ["connection_mode=out-of-band", "max_backoff=1000"];
+            // A measurement does not answer its questions while others have their turns.
+            let probe = if target.contains("ptcp") { "inactivity_probe=0" } else { "inactivity_probe=5000" };
+            let settings = ["connection_mode=out-of-band", "max_backoff=1000", probe];
             let add = ["--", "add", "bridge", name, "controller", id];
             self.vsctl(&[&controller[..], &settings, &add].concat()).await?;
         }
