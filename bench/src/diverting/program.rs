@@ -1,8 +1,8 @@
 //! The steering program in XDP without traffic: the kernel runs it on one frame again and again (`BPF_PROG_TEST_RUN`). Also how long commits
 //! take.
 //!
-//! Each turn is of a contender behind its baseline, which does all but steering: an empty program for one tunnel, and for tunnels at
-//! random a program that only varies the TEID. Time is that of the thread, so that what other programs take is not in it.
+//! Each turn is of all contenders and their baselines, which do all but steering: an empty program for one tunnel, and for tunnels at
+//! random a program that only varies the TEID; one that touches a line at random as well shows what memory takes alone. Time is that of the thread, so that what other programs take is not in it.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -47,7 +47,7 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn new(quick: bool) -> Plan {
-        if quick { Plan { turns: 8, packets: 50_000 } } else { Plan { turns: 20, packets: 100_000 } }
+        if quick { Plan { turns: 4, packets: 100_000 } } else { Plan { turns: 20, packets: 200_000 } }
     }
 }
 
@@ -58,6 +58,8 @@ struct Contender {
     program: Program,
     frame: Vec<u8>,
     baseline: &'static str,
+    /// Whether entries count its packets.
+    steers: bool,
 }
 
 /// Measures all contenders.
@@ -141,13 +143,17 @@ fn contenders(steer: &Steer, chain: &Chain, sequence: &SharedWords) -> anyhow::R
     let place = Place::new(PLACE).context("a place of the chain")?;
     let hot = || steer.load(chain, place).map(|loaded| loaded.program);
     let all = TUNNELS as usize;
-    let one = |name, tunnels, program, frame, baseline| Contender { name, tunnels, program, frame, baseline };
+    let one = |name, tunnels, program, frame, baseline| {
+        let steers = !["empty", "varied", "line"].contains(&name);
+        Contender { name, tunnels, program, frame, baseline, steers }
+    };
     Ok(vec![
         one("empty", 1, empty, frame(OWN, false)?, "empty"),
         one("own", 1, hot()?, frame(OWN, false)?, "empty"),
         one("foreign", 1, hot()?, frame(FOREIGN, false)?, "empty"),
         one("own_checksum", 1, hot()?, frame(OWN, true)?, "empty"),
         one("varied", all, random(true)?, frame(OWN, false)?, "varied"),
+        one("line", all, steer.load_floor(chain, &varied)?, frame(OWN, false)?, "varied"),
         one("own", all, random(false)?, frame(OWN, false)?, "varied"),
         one("foreign", all, random(false)?, frame(FOREIGN, false)?, "varied"),
     ])
@@ -165,7 +171,7 @@ fn measure(run: &mut Run, contenders: &[Contender], sequence: &SharedWords) -> a
         let ran = contender.program.run_repeatedly(&contender.frame, packets)?;
         let took = machine::thread_time() - before;
         ensure!(ran.verdict == XDP_TX || ran.verdict == pktio::bpf::XDP_REDIRECT, "verdict {}", ran.verdict);
-        if contender.name != contender.baseline {
+        if contender.steers {
             steered += u64::from(packets);
         }
         Ok(took.as_nanos() as f64 / f64::from(packets))
@@ -173,13 +179,14 @@ fn measure(run: &mut Run, contenders: &[Contender], sequence: &SharedWords) -> a
     for round in 0..run.plan.rounds {
         run.progress.say(&format!("program, round {round}"));
         for _ in 0..run.plan.program.turns {
-            for contender in contenders {
-                let baseline = contenders.iter().find(|other| other.name == contender.baseline);
-                let (baseline, took) = (time(baseline.context("a baseline")?)?, time(contender)?);
+            let times = contenders.iter().map(&mut time).collect::<anyhow::Result<Vec<_>>>()?;
+            for (contender, took) in contenders.iter().zip(&times) {
                 let name = contender.name;
-                run.results.add(format!("program.{name}.ns"), NS, contender.tunnels, took);
+                let baseline = contenders.iter().position(|other| other.name == contender.baseline);
+                let over = took - times[baseline.context("a baseline")?];
+                run.results.add(format!("program.{name}.ns"), NS, contender.tunnels, *took);
                 if name != contender.baseline {
-                    run.results.add(format!("program.{name}.over"), NS, contender.tunnels, took - baseline);
+                    run.results.add(format!("program.{name}.over"), NS, contender.tunnels, over);
                 }
             }
         }
@@ -202,6 +209,7 @@ pub(super) fn summarise(results: &Results, figure: Figure<'_>) {
     figure("steer_ns_hot", results.median("program.own.over", 1), None);
     figure("steer_ns_hot_foreign", results.median("program.foreign.over", 1), None);
     figure("steer_ns_hot_checksum", results.median("program.own_checksum.over", 1), None);
+    figure("line_ns_random_64k", results.median("program.line.over", all), None);
     figure("steer_ns_random_64k", results.median("program.own.over", all), None);
     for count in COMMITS {
         figure(&format!("steer_commit_{count}_ms"), results.median("commit.own", count as usize), None);

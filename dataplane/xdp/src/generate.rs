@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use pktio::bpf::{Program, SharedWords, TestFrame};
+use pktio::bpf::{Link, Program, SharedWords, TestFrame};
 
 use crate::object::{ObjectError, Value};
 use crate::programs;
@@ -41,6 +41,15 @@ impl Generator {
         ];
         let program = programs::generate()?.load("godwit_generate", &values)?;
         Ok(Generator { program, frame, _template: template })
+    }
+
+    /// Attaches the program to an interface that receives nothing, until the link is dropped. The kernel then has it ready for
+    /// [`Generator::send`]; otherwise each call waits twice until all running programs have ended, some 20 ms.
+    ///
+    /// # Errors
+    /// The interface has another program, or no driver that takes one.
+    pub fn hold_ready(&self, interface: u32) -> Result<Link, ObjectError> {
+        Ok(self.program.attach(interface)?)
     }
 
     /// Sends `count` packets out through an interface of the calling thread's network namespace. An XDP program has to be attached

@@ -4,12 +4,11 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "tests fail by panicking, and show figures"
+    reason = "tests fail by panicking, and show what the verifier counts"
 )]
 
 mod agreement;
 mod commits;
-mod figures;
 mod frames;
 mod model;
 mod rig;

@@ -1,7 +1,5 @@
 //! A chain with the steering program on an interface of an anonymous namespace, and frames through it without traffic.
 
-use std::sync::Arc;
-
 use net::link::Links;
 use net::netns::NetNs;
 use pktio::bpf::asm::{Assembler, Reg};
@@ -20,7 +18,6 @@ pub struct Rig {
     pub _peer: NetNs,
     /// Indexes of the near ends.
     pub interfaces: [u32; 3],
-    pub chain: Arc<Chain>,
     /// What frames are given to: the steering program, with a program at the place behind it.
     pub loaded: Loaded,
     _parts: Vec<pktio::xdp::Part>,
@@ -51,14 +48,13 @@ impl Rig {
         ours.enter(|| interfaces.map(|index| steer.add_port(index).unwrap())).unwrap();
         let chains: Vec<_> =
             interfaces.map(|index| ours.enter(|| Chain::attach(index).unwrap()).unwrap()).into();
-        let chain = Arc::clone(&chains[0]);
         let place = Place::new(PLACE).unwrap();
-        let loaded = steer.load(&chain, place).unwrap();
-        let mut parts = vec![chain.add(Place::new(PLACE + 2).unwrap(), ending(PASSED_ON)).unwrap()];
+        let loaded = steer.load(&chains[0], place).unwrap();
+        let mut parts = vec![chains[0].add(Place::new(PLACE + 2).unwrap(), ending(PASSED_ON)).unwrap()];
         for other in &chains[1..] {
             parts.push(other.add(place, ending(pktio::bpf::XDP_DROP)).unwrap());
         }
-        Rig { ours, _peer: peer, interfaces, chain, loaded, _parts: parts }
+        Rig { ours, _peer: peer, interfaces, loaded, _parts: parts }
     }
 
     /// Gives frames to the program as if they came from an interface.
