@@ -269,12 +269,15 @@ impl Traffic {
         let (stopped, gnb, flows) = (Arc::clone(&stop), Arc::clone(gnb), flows.to_vec());
         let thread = std::thread::spawn(move || {
             let mut number = 0;
-            while !stopped.load(Ordering::Relaxed) {
+            // At least one round, also if the test has ended before this thread had a core.
+            loop {
                 flows.iter().for_each(|flow| gnb.send(*flow, number));
                 number += 1;
+                if stopped.load(Ordering::Relaxed) {
+                    return number;
+                }
                 net::time::sleep_thread(Duration::from_micros(300));
             }
-            number
         });
         Traffic { stop, thread }
     }
