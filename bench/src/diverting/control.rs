@@ -1,5 +1,5 @@
-//! The control part: rules into a switch ([`rules`](super::rules)), and users moved by the real controller
-//! ([`moves`](super::moves)), both in edges of all contenders that stand side by side, and take turns within a round.
+//! The control part: rules into a switch ([`rules`]), and users moved by the real controller
+//! ([`moves`]), both in edges of all contenders that stand side by side, and take turns within a round.
 
 use anyhow::Context as _;
 use net::time::{self, Duration};
