@@ -280,11 +280,12 @@ impl Switch {
     ) -> Result<Vec<Removed>, E> {
         let mut pipeline = self.pipeline.write().unwrap_or_else(PoisonError::into_inner);
         let (removed, touched) = change(&mut pipeline)?;
+        // While the lock is held, so that nobody translates by entries of which caches do not know. Before XDP follows: a worker that
+        // began a vector by its cache then would send behind packets that XDP treats by the new entries.
+        self.version.store(pipeline.version(), Ordering::Release);
         if let Some(offload) = self.offload() {
             offload.changed(self, &pipeline, &touched);
         }
-        // While the lock is held, so that nobody translates by entries of which caches do not know.
-        self.version.store(pipeline.version(), Ordering::Release);
         Ok(removed)
     }
 
