@@ -424,6 +424,61 @@ fn a_change_for_everybody_pauses_xdp() {
     assert_eq!(xdp(&network)["pauses"], 4);
 }
 
+/// An entry of one base station that would be one of all, leaves first: packets of others are in the host path.
+#[test]
+fn an_entry_that_would_take_more_packets_is_learned_anew() {
+    let Some(network) = with_xdp() else { return };
+    network.install(table_one());
+    let switch = network.service().switch();
+    // No rule asks for the base station, but one for the user.
+    let of_enb = FlowMod::delete(TableId(0), matching(tunnel(ENB, GW1)));
+    switch.commit(&[Change::FlowMod(of_enb)]).unwrap();
+    let to_gw1 = [Oxm::eth_type(0x0800), Oxm::ip_proto(17), Oxm::udp_dst(2152), Oxm::ipv4_dst(GW1)];
+    network.install([add(0, 200, to_gw1, Instructions::apply([Action::output(PortNo::LOCAL)]))]);
+    let all = divert(7);
+    let one = FlowMod {
+        matching: matching([Oxm::tun_ipv4_dst(GW1), Oxm::tun_ipv4_src(ENB), Oxm::tunnel_id(7)]),
+        ..all.clone()
+    };
+    network.install([one.clone()]);
+    let [mut enb, mut gw1, mut gw2] = [0, 1, 2].map(|peer| network.link(peer));
+    let frame = uplink(GW1, &gpdu_5g(7, &user_packet()));
+    teach(&network, &mut enb, &mut [&mut gw1, &mut gw2], std::slice::from_ref(&frame));
+    let swap = |old: &FlowMod, new: &FlowMod| {
+        let old = FlowMod::delete(TableId(1), old.matching.clone());
+        switch.commit(&[Change::FlowMod(old), Change::FlowMod(new.clone())]).unwrap();
+    };
+    swap(&one, &all);
+    assert_eq!((&xdp(&network)["left"], &xdp(&network)["pauses"]), (&json!(1), &json!(0)));
+    enb.send(std::slice::from_ref(&frame));
+    assert_eq!(gw2.receive(1), [readdressed(&frame, GW2_MAC, GW2)]);
+}
+
+/// A change that names more tunnels than are translated while packets wait: XDP pauses, and has them all again.
+#[test]
+fn many_tunnels_change_behind_a_pause() {
+    const USERS: u32 = 5000;
+    let Some(network) = with_xdp() else { return };
+    network.install(table_one());
+    network.install((1..=USERS).map(|teid| FlowMod { cookie: 9, ..divert(teid) }));
+    let [mut enb, mut gw1, mut gw2] = [0, 1, 2].map(|peer| network.link(peer));
+    let frames: Vec<_> = (1..=USERS).map(|teid| uplink(GW1, &gpdu_5g(teid, &user_packet()))).collect();
+    teach(&network, &mut enb, &mut [&mut gw1, &mut gw2], &frames);
+    let by_cookie =
+        FlowMod { cookie: 9, cookie_mask: u64::MAX, ..FlowMod::delete(TableId::ALL, Match::default()) };
+    network.service().switch().commit(&[Change::FlowMod(by_cookie)]).unwrap();
+    enb.send(&frames[..1]);
+    assert_eq!(gw1.receive(1), &frames[..1]);
+    let now = wait_for(&network, "goes on", |xdp| xdp["paused"] == false);
+    assert_eq!((&now["pauses"], &now["tunnels"], &now["left"]), (&json!(1), &json!(USERS), &json!(0)));
+    let before = packets(&network);
+    for frames in frames.chunks(40) {
+        enb.send(frames);
+        assert_eq!(gw1.receive(frames.len()), frames);
+    }
+    assert_eq!(packets(&network), before + u64::from(USERS), "all of them by XDP");
+}
+
 /// Rules that are deleted, by name or by time: the packets take those below from then on, and were counted.
 #[test]
 fn rules_that_go_take_their_entries_along() {

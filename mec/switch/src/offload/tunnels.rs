@@ -31,6 +31,8 @@ const LEAVING_NS: u64 = 100_000_000;
 const IDLE_NS: u64 = 5_000_000_000;
 /// Without packets for so long, an entry gives way to one of another base station or neighbour.
 const QUIET_NS: u64 = 1_000_000_000;
+/// Entries that are translated again while a change holds the pipeline: some 10 ms.
+const AT_ONCE: usize = 4096;
 /// Outer destinations, and different combinations of what is written and looked at.
 const ANCHORS: u32 = 8192;
 const HOPS: u32 = 16_384;
@@ -127,6 +129,12 @@ const HOST: SteerEntry = SteerEntry {
     only: steer::Only { interface: None, source: None, eth_source: None, eth_destination: None },
     action: steer::Action::Host,
 };
+
+/// Which packets of its tunnel an entry takes.
+fn taken(exact: &Exact) -> (exact::Only, Option<bool>) {
+    let is_ipv6 = exact.rewrite.inner.map(|(Inner::Source(new) | Inner::Destination(new))| new.is_ipv6());
+    (exact.only, is_ipv6)
+}
 
 fn key(tunnel: &Tunnel) -> Key {
     Key::Tunnel(steer::Tunnel { destination: tunnel.destination, teid: tunnel.teid })
@@ -489,6 +497,9 @@ impl Tunnels {
         // An entry that was replaced is there twice.
         concerned.sort_unstable();
         concerned.dedup();
+        if concerned.len() > AT_ONCE {
+            return self.pause();
+        }
         self.renew(present, &concerned, true);
         self.is_paused()
     }
@@ -527,8 +538,10 @@ impl Tunnels {
             let is_fresh = self.is_paused()
                 || present.now_ns.saturating_sub(entry.since_ns.max(self.resumed_ns)) < FRESH_NS;
             let is_same = exact == Some(entry.exact);
+            // Packets that the entry did not take are in the host path; nobody knows for how long they have come.
+            let takes_others = exact.is_some_and(|exact| taken(&exact) != taken(&entry.exact));
             match exact.and_then(|exact| Some((exact, self.steer_entry(&exact)?))) {
-                Some((exact, new)) if is_same || !(in_order && is_fresh) => {
+                Some((exact, new)) if is_same || !(in_order && (is_fresh || takes_others)) => {
                     if !is_same {
                         changes.push(steer::Change::Set(tunnel, new));
                     }
