@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Release;
 
 use super::entry::{Action, Change, Entry, Forward, Inner, Inside, Key, Tunnel};
 use super::hops::Hop;
-use super::lines::{NoLine, Slot, State};
+use super::lines::{NoLine, Slot, State, Was};
 use super::records::{self, ADDRESS_WORDS, INSIDE_BIT, INSIDE_KEY, INSIDE_SETS};
 use super::{FRAMES, Steer, SteerError, TUNNELS, Table};
 
@@ -29,7 +29,7 @@ enum Undo {
     Hop(u32),
     Address(u32),
     NewLine(u32),
-    State(u32, State),
+    State(u32, Was),
     InsideAdded([u8; INSIDE_KEY], u32),
     Sets(u32, usize, i32),
     AnchorEntries(IpAddr, i32),
@@ -79,7 +79,7 @@ impl Steer {
         let slot = self.plan_slot(entry, plan)?;
         let was = self.lines.set_state(line, State::Live);
         plan.undo.push(Undo::State(line, was));
-        if let (Key::Tunnel(tunnel), true) = (key, was != State::Live) {
+        if let (Key::Tunnel(tunnel), true) = (key, was.state != State::Live) {
             self.count_entry(tunnel.destination, 1, plan);
         }
         plan.writes.push(Write::Slot(line, slot));
@@ -267,8 +267,11 @@ impl Steer {
             match undo {
                 Undo::Hop(hop) => self.hops.give_back(hop, self.grace),
                 Undo::Address(row) => self.address_rows.untake(row),
-                Undo::NewLine(line) => self.lines.forget(line),
-                Undo::State(line, was) => drop(self.lines.set_state(line, was)),
+                // Programs may have found the key, and would take what holds for another one.
+                Undo::NewLine(line) => self.remove_later(line),
+                Undo::State(line, was) => {
+                    self.lines.restore(line, was);
+                }
                 Undo::InsideAdded(key, line) => {
                     self.inside_lines.remove(&key);
                     // Nothing holds for its line, so an entry that stays in the map does nothing.
@@ -328,11 +331,16 @@ impl Steer {
             if let Write::Slot(line, _) = write
                 && self.lines.state(line) == State::Removed(PLANNED)
             {
-                self.lines.set_state(line, State::Removed(self.grace.now));
-                if line < self.inside_first() {
-                    self.removed.push_back((self.grace.now, line));
-                }
+                self.remove_later(line);
             }
+        }
+    }
+
+    /// Takes a line's key when no program uses it any more.
+    fn remove_later(&mut self, line: u32) {
+        self.lines.set_state(line, State::Removed(self.grace.now));
+        if line < self.inside_first() {
+            self.removed.push_back((self.grace.now, line));
         }
     }
 

@@ -66,6 +66,13 @@ pub enum State {
     Removed(u32),
 }
 
+/// What a line was used for, and what its counters said when its entry was added.
+#[derive(Clone, Copy, Debug)]
+pub struct Was {
+    pub state: State,
+    since: Counters,
+}
+
 /// What only this process knows of a line.
 #[derive(Clone, Copy, Default, Debug)]
 struct Shadow {
@@ -158,16 +165,19 @@ impl Lines {
     }
 
     /// Says what the line is used for; returns what it was used for. A new entry counts from 0.
-    pub fn set_state(&mut self, line: u32, state: State) -> State {
-        let was = std::mem::replace(&mut self.shadows[line as usize].state, state);
-        match (was == State::Live, state == State::Live) {
-            (false, true) => {
-                self.shadows[line as usize].since = self.totals(line);
-                self.live += 1;
-            }
-            (true, false) => self.live -= 1,
-            _ => {}
-        }
+    pub fn set_state(&mut self, line: u32, state: State) -> Was {
+        let shadow = self.shadows[line as usize];
+        let is_new = shadow.state != State::Live && state == State::Live;
+        let since = if is_new { self.totals(line) } else { shadow.since };
+        self.restore(line, Was { state, since })
+    }
+
+    /// Takes a change of state back: an entry that is there again has counted all the time. Returns what was until now.
+    pub fn restore(&mut self, line: u32, to: Was) -> Was {
+        let shadow = &mut self.shadows[line as usize];
+        let was = Was { state: shadow.state, since: shadow.since };
+        (shadow.state, shadow.since) = (to.state, to.since);
+        self.live = self.live + u32::from(to.state == State::Live) - u32::from(was.state == State::Live);
         was
     }
 

@@ -175,6 +175,8 @@ fn a_commit_that_fails_changes_nothing() {
     let inside = Key::Inside(tunnel, Inside::Destination(ip("192.0.2.1")));
     steer.commit(&[Change::Set(key(ANCHOR, 1), to(here, 11)), Change::Set(inside, to(here, 12))]).unwrap();
     let before = steer.usage();
+    let sent = |teid| rig.turn(&plain(ANCHOR, teid).build());
+    sent(1);
     let new = [
         Change::Set(key(ANCHOR, 1), to(here, 21)),
         Change::Set(key(ANCHOR, 2), to(here, 22)),
@@ -216,12 +218,12 @@ fn a_commit_that_fails_changes_nothing() {
             assert_eq!(steer.usage(), before);
         }
     }
-    let sent = |teid| rig.turn(&plain(ANCHOR, teid).build());
     assert_eq!(sent(1).frame[46..50], 12u32.to_be_bytes(), "the entry for inner fields still holds");
     assert_eq!([2, 999].map(|teid| sent(teid).verdict), [PASSED_ON; 2]);
     assert_eq!(
         steer.counters(&inside),
-        Some(Counters { packets: 1, octets: plain(ANCHOR, 1).build().len() as u64 })
+        Some(Counters { packets: 2, octets: 2 * plain(ANCHOR, 1).build().len() as u64 }),
+        "it has counted all the time, though commits that failed would have removed it"
     );
     // Everything that failed was given back: as much as before still fits.
     steer.commit(&new).unwrap();
@@ -346,6 +348,29 @@ fn grace_periods_can_be_waited_for_ahead_of_time() {
     steer.end_grace(waited);
     let error = steer.commit(&[Change::Set(key(ANCHOR, 3), entry(here))]).unwrap_err();
     assert!(matches!(error, SteerError::Full(Table::Hops)), "{error}");
+}
+
+/// A line that a commit took before it failed has had a key that programs may have found: it is used again a grace period later.
+#[test]
+fn lines_of_failed_commits_wait_for_a_grace_period() {
+    let (mut steer, rig) = with(rig::small(), Teids::Foreign);
+    let here = rig.interfaces[0];
+    steer.never_wait();
+    let fails = |steer: &mut Steer, teid| {
+        let changes = [(teid, here), (teid, 4_000_000)];
+        let changes = changes.map(|(teid, interface)| Change::Set(key(ANCHOR, teid), to(interface, 1)));
+        steer.commit(&changes).unwrap_err()
+    };
+    let full = (0..1000).find(|teid| matches!(fails(&mut steer, *teid), SteerError::Full(Table::Foreign)));
+    let full = full.expect("lines run out");
+    assert!(full >= 16, "{full}");
+    let error = fails(&mut steer, full - 1);
+    assert!(matches!(error, SteerError::NoPort(_)), "the same key may have its line again: {error}");
+    steer.settle().unwrap();
+    assert!(matches!(fails(&mut steer, full), SteerError::NoPort(_)));
+    let all: Vec<_> = (0..60).map(|teid| Change::Set(key(ANCHOR, 2000 + teid), to(here, 1))).collect();
+    steer.settle().unwrap();
+    steer.commit(&all).unwrap();
 }
 
 #[test]

@@ -295,8 +295,8 @@ impl Tunnels {
     pub fn count(&mut self, present: &Present<'_>, at: usize) -> bool {
         let Some(entry) = self.entries.get_mut(at).and_then(Option::as_deref_mut) else { return false };
         let Some(total) = self.steer.counters(&key(&entry.exact.tunnel)) else { return false };
-        let packets = total.packets.wrapping_sub(entry.counted.packets);
-        let bytes = total.octets.wrapping_sub(entry.counted.octets);
+        let packets = total.packets.saturating_sub(entry.counted.packets);
+        let bytes = total.octets.saturating_sub(entry.counted.octets);
         if packets == 0 {
             return false;
         }
