@@ -22,6 +22,8 @@
 #define NO_NEXT 59
 #define SCTP 132
 
+#define TCP_LENGTH 20
+
 /* Offsets in frames that are handled here, as a mask. */
 #define REACH 0x3FFF
 
@@ -201,7 +203,7 @@ INLINE int look_inside(struct xdp_md *context, struct scratch *scratch, __u32 se
 /* Finds what is to be written into the inner packet. Returns 0, or -1 when that cannot be done here. */
 INLINE int prepare(struct xdp_md *context, struct scratch *scratch)
 {
-	__u32 flags = READ(scratch->flags), ipv6 = (flags & INNER_IPV6) != 0, checksum = 0;
+	__u32 flags = READ(scratch->flags), ipv6 = (flags & INNER_IPV6) != 0, checksum = 0, least;
 
 	if (READ(scratch->version) != (ipv6 ? 6 : 4) || READ(scratch->hidden))
 		return -1;
@@ -232,7 +234,9 @@ INLINE int prepare(struct xdp_md *context, struct scratch *scratch)
 	}
 	WRITE(scratch->checksum_at, 0);
 	if (checksum && !READ(scratch->later)) {
-		if (READ(scratch->upper_length) < checksum + 2 ||
+		/* As on the host path, which mends nothing in a header that is cut off. */
+		least = READ(scratch->protocol) == TCP ? TCP_LENGTH : checksum + 2;
+		if (READ(scratch->upper_length) < least ||
 		    !place(context, READ(scratch->upper_at) + checksum, 2))
 			return -1;
 		WRITE(scratch->checksum_at, READ(scratch->upper_at) + checksum);
@@ -240,7 +244,7 @@ INLINE int prepare(struct xdp_md *context, struct scratch *scratch)
 	return 0;
 }
 
-/* Replaces an inner address; returns the change for checksums. */
+/* Replaces an inner address; returns the change for checksums, 0 if it is there already. */
 INLINE __u64 write_address(struct xdp_md *context, struct scratch *scratch, __u32 flags, __u32 ipv4_at, __u32 ipv6_at)
 {
 	__u64 change, row = scratch->inner, *address;
@@ -248,7 +252,7 @@ INLINE __u64 write_address(struct xdp_md *context, struct scratch *scratch, __u3
 
 	if (!(flags & INNER_IPV6)) {
 		at = place(context, READ(scratch->ip_at) + ipv4_at, 4);
-		if (!at)
+		if (!at || U32(at) == READ(scratch->inner))
 			return 0;
 		change = replaced32(U32(at), scratch->inner);
 		U32(at) = scratch->inner;
@@ -259,6 +263,9 @@ INLINE __u64 write_address(struct xdp_md *context, struct scratch *scratch, __u3
 	if (!at || row >= NUMBER(address_count))
 		return 0;
 	address = MEMORY(addresses, __u64) + 2 * row;
+	if (U32(at) == (__u32)address[0] && U32(at + 4) == address[0] >> 32 &&
+	    U32(at + 8) == (__u32)address[1] && U32(at + 12) == address[1] >> 32)
+		return 0;
 	change = replaced32(U32(at), address[0]) + replaced32(U32(at + 4), address[0] >> 32) +
 		 replaced32(U32(at + 8), address[1]) + replaced32(U32(at + 12), address[1] >> 32);
 	U32(at) = address[0];
@@ -297,6 +304,8 @@ INLINE void rewrite_inner(struct xdp_md *context, struct scratch *scratch)
 	else
 		WRITE(scratch->change, write_address(context, scratch, flags, 16, 24));
 	all = change = READ(scratch->change);
+	if (!change)
+		return;         /* what is not changed keeps its checksums, wrong ones too */
 	if (!(flags & INNER_IPV6))
 		all += mend_inner(context, READ(scratch->ip_at) + 10, change, 0);
 	if (READ(scratch->checksum_at))

@@ -304,6 +304,44 @@ fn rewritten_packets_have_valid_checksums() {
     }
 }
 
+/// SW-3: an address that is there already is not written, so wrong checksums stay, and of two forms of zero the one that came.
+#[test]
+fn an_inner_address_that_is_there_changes_nothing() {
+    let mut both = Both::new();
+    let [here, ..] = both.rig.interfaces;
+    for inner in [(ip("10.45.0.2"), ip("192.0.2.1")), (ip("2001:db8:45::2"), ip("2001:db8::53"))] {
+        let (header, of_header) = if inner.0.is_ipv6() { (40, None) } else { (20, Some(10)) };
+        for rewrite in [Inner::Source(inner.0), Inner::Destination(inner.1)] {
+            let to = Forward { interface: here, inner: Some(rewrite), ..Forward::default() };
+            both.commit(&[Change::Set(Key::Tunnel(tunnel(ANCHORS[0], 105)), forward(to))]);
+            for (protocol, checksum) in [(6, 16), (17, 6)] {
+                for octet in [0, 0xFF] {
+                    let mut frame = Spec { inner, protocol, ..plain(ANCHORS[0], 105) }.build();
+                    let checksums = [Some(header + checksum), of_header].into_iter().flatten();
+                    checksums.for_each(|at| frame[50 + at..][..2].fill(octet));
+                    assert_eq!(both.check(&[(here, frame.clone())]), [Outcome::Sent(here)]);
+                    assert_eq!(both.rig.turn(&frame).frame, frame);
+                }
+            }
+        }
+    }
+}
+
+/// The first fragment of a TCP segment without its whole header goes on: the host path does not mend it either.
+#[test]
+fn a_tcp_header_that_is_cut_off_goes_on() {
+    let mut both = Both::new();
+    let [here, ..] = both.rig.interfaces;
+    let to = Forward { interface: here, inner: Some(Inner::Source(ip("10.46.0.9"))), ..Forward::default() };
+    both.commit(&[Change::Set(Key::Tunnel(tunnel(ANCHORS[0], 105)), forward(to))]);
+    for (payload, expected) in [(19, Outcome::Passed(Passed::Inner)), (20, Outcome::Sent(here))] {
+        let spec = Spec { protocol: 132, payload, fragment: Some((0, true)), ..plain(ANCHORS[0], 105) };
+        let mut frame = spec.build();
+        frame[50 + 9] = 6;
+        assert_eq!(both.check(&[(here, frame)]), [expected], "{payload} octets");
+    }
+}
+
 /// SW-8: messages of the path are not touched, with or without an entry; tagged frames neither.
 #[test]
 fn messages_of_the_path_and_tagged_frames_go_on() {

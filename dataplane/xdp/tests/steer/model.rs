@@ -195,7 +195,7 @@ fn mend(frame: &mut [u8], before: &[u8], at: usize, ranges: &[std::ops::Range<us
     if checksum == 0 && zero_is_none {
         return;
     }
-    for range in ranges {
+    for range in ranges.iter().filter(|range| before[(*range).clone()] != frame[(*range).clone()]) {
         checksum = mended(checksum, &before[range.clone()], &frame[range.clone()]);
     }
     if checksum == 0 && zero_is_none {
@@ -374,7 +374,8 @@ fn can_rewrite(frame: &[u8], outer: &Outer, rewrite: Inner) -> Option<(InnerPack
         _ => return None,
     };
     let at = offset.filter(|_| !inner.later).map(|offset| inner.upper + offset);
-    if at.is_some_and(|at| at + 2 > inner.end) {
+    let least = if inner.protocol == 6 { 20 } else { offset.unwrap_or(0) + 2 };
+    if at.is_some() && inner.upper + least > inner.end {
         return None;
     }
     Some((inner, at))
