@@ -255,7 +255,7 @@ fn worker_ports(opened: &Opened, worker: u32, count: u32) -> Result<PortSet, Sta
 /// All about a switch.
 pub fn status(switch: &Switch, host: &Host) -> Value {
     // Before the lock is held, as workers wait for it too. They bring their counts with this.
-    switch.settle();
+    switch.settle_statistics();
     let caches = switch.caches();
     let pipeline = switch.pipeline();
     let ports = switch.ports().iter().map(|port| {

@@ -67,7 +67,7 @@ impl Answer {
         if let Request::Flow(_) | Request::Aggregate(_) | Request::Table(()) | Request::GroupStats(_) =
             request
         {
-            switch.settle();
+            switch.settle_statistics();
         }
         Ok(match request {
             Request::Desc(()) => Answer::Whole(Reply::Desc(Box::new(describe(switch)))),
@@ -269,7 +269,7 @@ fn table_stats(pipeline: &Pipeline) -> Vec<TableStats> {
 }
 
 fn port_stats(switch: &Switch, wanted: PortNo) -> Result<Reply, Code> {
-    switch.settle();
+    switch.settle_statistics();
     let ports = switch.ports().iter().filter(|port| [port.number, PortNo::ANY.0].contains(&wanted.0));
     let stats: Vec<_> = ports.map(|port| switch.port_stats(port)).collect();
     // The GTP port is a view and has no counters of its own.

@@ -75,6 +75,31 @@ pub struct Offload {
     lost: AtomicU64,
     /// Packets that entries drop, which the host path would have counted.
     drops: Arc<Drops>,
+    /// For counting when somebody asks.
+    budget: Mutex<Budget>,
+}
+
+/// Time that may be spent: a tenth of all time, and of it up to [`Budget::MOST_NS`] at once.
+#[derive(Debug)]
+struct Budget {
+    left_ns: i64,
+    filled_ns: u64,
+}
+
+impl Budget {
+    const MOST_NS: i64 = 100_000_000;
+
+    /// Whether there is some.
+    fn has_time(&mut self, now_ns: u64) -> bool {
+        let passed = now_ns.saturating_sub(std::mem::replace(&mut self.filled_ns, now_ns)) / 10;
+        self.left_ns = self.left_ns.saturating_add_unsigned(passed).min(Budget::MOST_NS);
+        self.left_ns > 0
+    }
+
+    /// Takes what was spent, which may be more than there was: then it takes longer until there is some again.
+    fn spend(&mut self, spent_ns: u64) {
+        self.left_ns = self.left_ns.saturating_sub_unsigned(spent_ns);
+    }
 }
 
 impl Offload {
@@ -90,7 +115,9 @@ impl Offload {
         let drops = Arc::<Drops>::default();
         let tunnels = Tunnels::new(config, interfaces, Arc::clone(&drops))?;
         let (manager, messages) = mpsc::sync_channel(OFFERS);
-        let offload = Offload { tunnels: Mutex::new(tunnels), manager, lost: AtomicU64::new(0), drops };
+        let budget = Mutex::new(Budget { left_ns: Budget::MOST_NS, filled_ns: now_ns() });
+        let offload =
+            Offload { tunnels: Mutex::new(tunnels), manager, lost: AtomicU64::new(0), drops, budget };
         Ok((Arc::new(offload), messages))
     }
 
@@ -155,6 +182,21 @@ impl Offload {
         });
     }
 
+    /// The same, unless that has taken more than a tenth of the time lately.
+    pub(crate) fn count_within_budget(&self, switch: &Switch) {
+        let budget = || self.budget.lock().unwrap_or_else(PoisonError::into_inner);
+        let began_ns = now_ns();
+        if budget().has_time(began_ns) {
+            self.count(switch);
+            budget().spend(now_ns().saturating_sub(began_ns));
+        }
+    }
+
+    /// Whether XDP passes everything on.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.tunnels().is_paused()
+    }
+
     /// All about it, for administration.
     pub fn status(&self) -> Value {
         let tunnels = self.tunnels();
@@ -189,4 +231,23 @@ impl Offload {
 pub(crate) fn can_be_anchor(address: IpAddr) -> bool {
     let mapped = matches!(address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some());
     !mapped && !address.is_unspecified() && !address.is_multicast()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counting_takes_a_tenth_of_the_time() {
+        let mut budget = Budget { left_ns: Budget::MOST_NS, filled_ns: 0 };
+        let (mut counted, cost_ns) = (0, 25_000_000);
+        // Asked once in a millisecond, for ten seconds.
+        for now_ns in (0..10_000).map(|ms| ms * 1_000_000) {
+            if budget.has_time(now_ns) {
+                budget.spend(cost_ns);
+                counted += 1;
+            }
+        }
+        assert!((43..=45).contains(&counted), "{counted}: 4 at once, then 4 in a second");
+    }
 }
