@@ -479,6 +479,30 @@ fn many_tunnels_change_behind_a_pause() {
     assert_eq!(packets(&network), before + u64::from(USERS), "all of them by XDP");
 }
 
+/// More than half of the room for hops is in use, and all change: rows that are given back are used again during the pause.
+#[test]
+fn a_pause_waits_for_room() {
+    const USERS: u32 = 9000;
+    let Some(network) = with_xdp() else { return };
+    network.install(table_one());
+    // All base stations, each of which is a hop of its own.
+    let any = Oxm::new(Field::Ipv4Src, 10 << 24, 0xff << 24).unwrap();
+    let to_gw1 = [Oxm::eth_type(0x0800), Oxm::ip_proto(17), Oxm::udp_dst(2152), any, Oxm::ipv4_dst(GW1)];
+    network.install([add(0, 210, to_gw1, Instructions::apply([Action::output(PortNo::LOCAL)]))]);
+    let [mut enb, mut gw1, mut gw2] = [0, 1, 2].map(|peer| network.link(peer));
+    let frame = |user: u32| {
+        let from = Ipv4Addr::from_bits((10 << 24 | 9 << 16) + user);
+        let packet = udp((from.into(), 2152), (GW1.into(), 2152), &gpdu_5g(user, &user_packet()));
+        ethernet::build(GW1_MAC, ENB_MAC, None, ethernet::IPV4, &packet)
+    };
+    let frames: Vec<_> = (1..=USERS).map(frame).collect();
+    teach(&network, &mut enb, &mut [&mut gw1, &mut gw2], &frames);
+    let everybody = [set(Oxm::tun_ipv4_dst(GW2)), Action::output(PortNo::IN_PORT)];
+    network.install([add(1, 0, [], Instructions::apply(everybody))]);
+    let now = wait_for(&network, "goes on", |xdp| xdp["paused"] == false);
+    assert_eq!((&now["tunnels"], &now["left"]), (&json!(USERS), &json!(0)), "{now}");
+}
+
 /// Rules that are deleted, by name or by time: the packets take those below from then on, and were counted.
 #[test]
 fn rules_that_go_take_their_entries_along() {

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use net::time::now_ns;
 use pktio::xdp::{Chain, Place};
-use xdp::steer::{Attached, SteerError};
+use xdp::steer::{Attached, Began, SteerError};
 
-use super::tunnels::Present;
+use super::tunnels::{Present, Renewed};
 use super::{Message, Offer, Offload, SLICE};
 use crate::core::Switch;
 
@@ -40,7 +40,12 @@ impl Manager {
         let attach = |chain: &&Arc<Chain>| offload.with_steer(|steer| steer.attach(chain, Place::STEERING));
         let attached = chains.iter().map(attach).collect::<Result<Vec<_>, SteerError>>()?;
         let ends = Arc::<AtomicBool>::default();
-        let work = Work { switch: Arc::clone(switch), offload: Arc::clone(offload), ends: Arc::clone(&ends) };
+        let mut work = Work {
+            switch: Arc::clone(switch),
+            offload: Arc::clone(offload),
+            ends: Arc::clone(&ends),
+            due_ns: now_ns() + EVERY.as_nanos() as u64,
+        };
         let thread = std::thread::Builder::new()
             .name("switch-xdp".to_owned())
             .spawn(move || work.run(&messages))
@@ -77,14 +82,14 @@ struct Work {
     switch: Arc<Switch>,
     offload: Arc<Offload>,
     ends: Arc<AtomicBool>,
+    /// When packets are counted next.
+    due_ns: u64,
 }
 
 impl Work {
-    fn run(&self, messages: &Receiver<Message>) {
-        let every = EVERY.as_nanos() as u64;
-        let mut due_ns = now_ns() + every;
+    fn run(&mut self, messages: &Receiver<Message>) {
         while !self.ends.load(Relaxed) {
-            let left = Duration::from_nanos(due_ns.saturating_sub(now_ns()));
+            let left = Duration::from_nanos(self.due_ns.saturating_sub(now_ns()));
             let first = match messages.recv_timeout(left) {
                 Ok(message) => Some(message),
                 Err(RecvTimeoutError::Timeout) => None,
@@ -96,30 +101,45 @@ impl Work {
             if !offers.is_empty() {
                 self.learn(offers);
             }
-            if now_ns() >= due_ns {
-                self.look_after();
-                due_ns = now_ns() + every;
-            }
+            self.look_after_if_due();
+        }
+    }
+
+    fn look_after_if_due(&mut self) {
+        if now_ns() >= self.due_ns {
+            self.look_after();
+            self.due_ns = now_ns() + EVERY.as_nanos() as u64;
         }
     }
 
     /// After a change that may concern all: translates all entries again, and ends the pause. If there is another such change
     /// meanwhile, a message says so.
-    fn renew_all(&self) {
+    fn renew_all(&mut self) {
         if !self.offload.tunnels().is_paused() {
             return;
         }
-        loop {
-            let pipeline = self.switch.pipeline();
-            let mut tunnels = self.offload.tunnels();
-            let present = Present { pipeline: &pipeline, ports: self.switch.ports(), now_ns: now_ns() };
-            if self.ends.load(Relaxed) || !tunnels.renew_some(&present, SLICE) {
-                break;
+        let mut has_waited = false;
+        while !self.ends.load(Relaxed) {
+            // Changes that may concern all may come without end.
+            self.look_after_if_due();
+            match self.renew_some(has_waited) {
+                Renewed::All => break,
+                Renewed::Some => has_waited = false,
+                Renewed::Waits(began) => {
+                    self.wait(began);
+                    has_waited = true;
+                }
             }
         }
         // Packets that the workers have treated by entries from before the change have left when XDP goes on.
         self.switch.await_workers();
         self.offload.tunnels().resume(now_ns());
+    }
+
+    fn renew_some(&self, has_waited: bool) -> Renewed {
+        let pipeline = self.switch.pipeline();
+        let present = Present { pipeline: &pipeline, ports: self.switch.ports(), now_ns: now_ns() };
+        self.offload.tunnels().renew_some(&present, SLICE, has_waited)
     }
 
     fn learn(&self, offers: Vec<Offer>) {
@@ -133,11 +153,16 @@ impl Work {
     fn look_after(&self) {
         self.offload.in_slices(&self.switch, |tunnels, present, range| tunnels.look_after(present, range));
         let began = self.offload.tunnels().looked_after();
-        // Rows that were given back can be used again: nobody holds a lock meanwhile.
-        match began.map(xdp::steer::Began::wait) {
-            Some(Ok(waited)) => self.offload.with_steer(|steer| steer.end_grace(waited)),
-            Some(Err(error)) => tracing::error!(%error, "XDP cannot use again what was given back"),
-            None => {}
+        if let Some(began) = began {
+            self.wait(began);
+        }
+    }
+
+    /// Rows that were given back can be used again: nobody holds a lock meanwhile.
+    fn wait(&self, began: Began) {
+        match began.wait() {
+            Ok(waited) => self.offload.with_steer(|steer| steer.end_grace(waited)),
+            Err(error) => tracing::error!(%error, "XDP cannot use again what was given back"),
         }
     }
 }

@@ -97,6 +97,16 @@ enum Concerned {
     Everybody,
 }
 
+/// How far the entries were translated again.
+pub enum Renewed {
+    /// All of them.
+    All,
+    /// There are others.
+    Some,
+    /// There is no room for the next ones before this grace period is over.
+    Waits(Began),
+}
+
 /// All tunnels in XDP.
 #[derive(Debug)]
 pub struct Tunnels {
@@ -188,7 +198,8 @@ impl Tunnels {
             frames: 1,
             anchors: ANCHORS,
             hops: HOPS,
-            ipv6_addresses: config.tunnels,
+            // An entry that changes has the old one and the new one until a grace period is over.
+            ipv6_addresses: 2 * (config.tunnels + own),
         })?;
         for interface in interfaces.values() {
             steer.add_port(*interface)?;
@@ -500,7 +511,9 @@ impl Tunnels {
         if concerned.len() > AT_ONCE {
             return self.pause();
         }
-        self.renew(present, &concerned, true);
+        if !self.renew(present, &concerned, true) {
+            self.give_up(present, concerned);
+        }
         self.is_paused()
     }
 
@@ -526,8 +539,9 @@ impl Tunnels {
         true
     }
 
-    /// Translates entries again. With `in_order`, those whose packets may still be in the host path are taken out if they change.
-    fn renew(&mut self, present: &Present<'_>, positions: &[u32], in_order: bool) {
+    /// Translates entries again; `false`: there is no room for what they become, and nothing has changed. With `in_order`, those whose
+    /// packets may still be in the host path are taken out if they change.
+    fn renew(&mut self, present: &Present<'_>, positions: &[u32], in_order: bool) -> bool {
         let mut changes = Vec::with_capacity(positions.len());
         let (mut renewed, mut leaving) = (Vec::with_capacity(positions.len()), Vec::new());
         for at in positions {
@@ -558,14 +572,14 @@ impl Tunnels {
             self.count(present, at as usize);
         });
         if self.commit(&changes).is_err() {
-            self.give_up(present, renewed.iter().map(|(at, ..)| *at).chain(leaving).collect());
-            return;
+            return false;
         }
         self.counts.renewed += renewed.len() as u64;
         for (at, exact, trace) in renewed {
             self.replace(at, exact, trace);
         }
         self.leave(present, leaving);
+        true
     }
 
     /// Gives an entry the translation that the tables have for it.
@@ -595,6 +609,8 @@ impl Tunnels {
     /// There is no room for what entries have become: the host path has.
     fn give_up(&mut self, present: &Present<'_>, positions: Vec<u32>) {
         self.is_short = true;
+        let positions: Vec<_> =
+            positions.into_iter().filter(|at| self.active(*at as usize).is_some()).collect();
         let active = positions.iter().filter_map(|at| self.active(*at as usize));
         let changes: Vec<_> =
             active.map(|entry| steer::Change::Set(key(&entry.exact.tunnel), HOST)).collect();
@@ -608,15 +624,21 @@ impl Tunnels {
         }
     }
 
-    /// Translates some more entries again while XDP pauses; whether there are others.
-    pub fn renew_some(&mut self, present: &Present<'_>, count: usize) -> bool {
-        let Some(from) = self.stale_from else { return false };
+    /// Translates some more entries again while XDP pauses. Those without room stay with the host path if a grace period `has_been`.
+    pub fn renew_some(&mut self, present: &Present<'_>, count: usize, has_been: bool) -> Renewed {
+        let Some(from) = self.stale_from else { return Renewed::All };
         let end = self.end().min(from + count);
         let positions: Vec<u32> = (from as u32..end as u32).collect();
         // Before the slice, so that a failure in it begins anew.
         self.stale_from = (end < self.end()).then_some(end);
-        self.renew(present, &positions, false);
-        self.stale_from.is_some()
+        if !self.renew(present, &positions, false) {
+            if !has_been {
+                self.stale_from = Some(from);
+                return Renewed::Waits(self.steer.begin_grace());
+            }
+            self.give_up(present, positions);
+        }
+        if self.stale_from.is_some() { Renewed::Some } else { Renewed::All }
     }
 
     /// Ends the pause, if all entries were translated again.
