@@ -104,6 +104,13 @@ impl<G> Caller<G> {
     }
 }
 
+impl<G> Caller<G> {
+    /// Whether the graph is gone.
+    pub fn is_gone(&self) -> bool {
+        self.0.lock().closed
+    }
+}
+
 impl<G> Calls<G> {
     /// The calls to execute now, oldest first: all that were handed over, so that a tunnel whose number a peer has been told
     /// takes the peer's next packet.

@@ -81,8 +81,8 @@ pub struct Counts {
 /// A data path's end, as far as the switch needs it.
 pub trait Workers: Send + Sync {
     /// Waits until every packet that is received from now on is treated by the present entries, and what was counted so far is
-    /// in their counters.
-    fn settle(&self);
+    /// in their counters. `false`: a worker does not answer in time.
+    fn settle(&self) -> bool;
 
     /// Sends a frame by an interface; `false` if it is lost, as too many wait.
     fn send(&self, port: u32, frame: &[u8]) -> bool;
@@ -208,10 +208,9 @@ impl Switch {
 
     /// Waits until every packet that is received from now on is treated by the present entries: that is so of tunnels in XDP when a
     /// change has been made.
-    pub fn await_workers(&self) {
-        if let Some(workers) = self.workers.get() {
-            workers.settle();
-        }
+    /// `false`: a worker does not answer, and may still treat packets by older ones.
+    pub fn await_workers(&self) -> bool {
+        self.workers.get().is_none_or(|workers| workers.settle())
     }
 
     /// The same, and brings what all data paths have counted so far to the counters.
@@ -307,7 +306,9 @@ impl Switch {
             if !std::mem::replace(&mut settled, true) {
                 match self.offload().is_some_and(|offload| offload.is_paused()) {
                     true => self.settle(),
-                    false => self.await_workers(),
+                    false => {
+                        self.await_workers();
+                    }
                 }
             }
             let (packet_count, byte_count) = flow.counters.get();

@@ -56,11 +56,13 @@ struct Reach {
 }
 
 impl Workers for Reach {
-    fn settle(&self) {
-        for caller in &self.callers {
-            // One that has ended treats no packet; one that does not answer in time is not waited for.
-            let _ = caller.call(PATIENCE, |graph, now_ns, _| graph.settle(now_ns));
-        }
+    fn settle(&self) -> bool {
+        // One that has ended treats no packet; one that does not answer in time is not waited for.
+        let has_settled = |caller: &Caller<SwitchGraph>| {
+            caller.call(PATIENCE, |graph, now_ns, _| graph.settle(now_ns)).is_ok() || caller.is_gone()
+        };
+        // All of them are asked, whatever one says.
+        self.callers.iter().filter(|caller| !has_settled(caller)).count() == 0
     }
 
     fn send(&self, port: u32, frame: &[u8]) -> bool {

@@ -132,8 +132,10 @@ impl Work {
             }
         }
         // Packets that the workers have treated by entries from before the change have left when XDP goes on.
-        self.switch.await_workers();
-        self.offload.tunnels().resume(now_ns());
+        // If one does not answer, the pause goes on, and this is tried again.
+        if self.switch.await_workers() {
+            self.offload.tunnels().resume(now_ns());
+        }
     }
 
     fn renew_some(&self, has_waited: bool) -> Renewed {
