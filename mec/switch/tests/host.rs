@@ -4,7 +4,7 @@
 mod common;
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use common::*;
@@ -24,16 +24,16 @@ struct Held {
 #[derive(Default)]
 struct Hold {
     lock: Mutex<()>,
-    /// How often the worker has come to receive.
-    came: AtomicUsize,
+    /// Whether the worker waits for the lock, or is about to.
+    waits: AtomicBool,
 }
 
 impl Hold {
     /// Holds the worker, which is there when this returns.
     fn hold(&self) -> MutexGuard<'_, ()> {
         let guard = self.lock.lock().unwrap();
-        let before = self.came.load(Relaxed);
-        while self.came.load(Relaxed) == before {
+        // A worker that has had the lock has said so before it gave it back.
+        while !self.waits.load(SeqCst) {
             std::thread::yield_now();
         }
         guard
@@ -42,8 +42,10 @@ impl Hold {
 
 impl Port for Held {
     fn receive(&mut self, vector: &mut Vector) -> std::io::Result<usize> {
-        self.hold.came.fetch_add(1, Relaxed);
-        drop(self.hold.lock.lock());
+        self.hold.waits.store(true, SeqCst);
+        let turn = self.hold.lock.lock().unwrap();
+        self.hold.waits.store(false, SeqCst);
+        drop(turn);
         self.port.receive(vector)
     }
 
