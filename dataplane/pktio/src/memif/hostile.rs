@@ -746,7 +746,9 @@ fn a_client_leaves_servers_that_damage_its_rings_and_survives_those_that_write_e
 
     let start = now_std();
     let (mut connections, mut received) = (0, 0);
-    while start.elapsed() < Duration::from_secs(2) {
+    // Where other work has the cores, it takes longer until a descriptor is right by chance.
+    let is_early = |received| start.elapsed() < Duration::from_secs(if received == 0 { 30 } else { 2 });
+    while is_early(received) {
         let server = listening.connect();
         let counters = [(64, 6, false), (384 + 64, 384 + 6, false)];
         connections += 1;
@@ -754,7 +756,7 @@ fn a_client_leaves_servers_that_damage_its_rings_and_survives_those_that_write_e
         std::thread::scope(|scope| {
             scope.spawn(|| scribble(&server.region, server.fd.as_fd(), counters, 768, &stop));
             wait_for("connection", || client.is_up());
-            while client.is_up() && start.elapsed() < Duration::from_secs(2) {
+            while client.is_up() && is_early(received) {
                 received += client.receive(&mut into).unwrap();
                 client.transmit(&mut out, &[0, 1, 2, 3, 4, 5, 6, 7]);
             }
