@@ -33,9 +33,10 @@ fmt:  ## formatting, checked
 # documentation is built without DPDK, so that both variants are compiled.
 DPDK = $(shell pkg-config --exists 'libdpdk >= 22.11' 2>/dev/null && echo --features pktio/dpdk,upf/dpdk,bench/dpdk)
 
-# With the XDP programs if there is a clang that compiles for the target bpf (`setup-test` and `setup-bench` install it on Debian).
+# With the XDP programs if there is a clang that compiles for the target bpf, and the kernel's headers (`setup-test` and `setup-bench` install it on Debian).
 CLANG ?= clang
-XDP = $(shell echo 'int compiles;' | $(CLANG) -target bpf -x c -c -o /dev/null - 2>/dev/null && echo --features xdp/clang)
+XDP = $(shell echo 'int compiles;' | $(CLANG) -target bpf -mcpu=v3 -include linux/bpf.h -idirafter /usr/include/$$(uname -m)-linux-gnu \
+	-x c -c -o /dev/null - 2>/dev/null && echo --features xdp/clang)
 
 lint:  ## clippy, warnings are errors
 	$(CARGO) clippy --workspace --all-targets --locked $(DPDK) $(XDP) -- -D warnings
