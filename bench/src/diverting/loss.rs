@@ -242,12 +242,16 @@ impl<'a> Line<'a> {
         let burst = rate.map_or(self.burst, |rate| self.burst.min((rate / 500.0) as u32).max(1));
         let send = || -> anyhow::Result<(u64, f64)> {
             let (start, mut sent) = (time::now_std(), 0);
+            let step = rate.map(|rate| Duration::from_secs_f64(f64::from(burst) / rate));
+            let mut due = start;
             while sent < most && start.elapsed() < time {
-                if let Some(rate) = rate {
-                    let due = Duration::from_secs_f64(sent as f64 / rate);
-                    while start.elapsed() < due {
+                if let Some(step) = step {
+                    // Time without the core is lost: to catch up would be another load.
+                    due = due.max(time::now_std() - step);
+                    while time::now_std() < due {
                         std::hint::spin_loop();
                     }
+                    due += step;
                 }
                 self.generator.send(self.interface, burst, burst.min(BATCH))?;
                 sent += u64::from(burst);

@@ -47,9 +47,9 @@ impl Plan {
             true => Plan { rounds: 1, targets_mbit: vec![50, 200], seconds: 0.15, unlimited: ["-n", "60M"] },
             false => Plan {
                 rounds: 5,
-                targets_mbit: vec![100, 200, 400, 600, 800, 1000, 1400],
-                seconds: 1.0,
-                unlimited: ["-t", "2"],
+                targets_mbit: vec![100, 300, 600, 1000, 1400],
+                seconds: 0.6,
+                unlimited: ["-t", "1"],
             },
         }
     }

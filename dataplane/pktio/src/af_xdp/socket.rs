@@ -10,8 +10,8 @@ use super::umem::{Free, Umem};
 use crate::frame::Pool;
 use crate::{Sent, Vector};
 
-/// Entries of each ring: what may arrive while a worker is descheduled for some hundred µs.
-pub(super) const RING: u32 = 2048;
+/// Entries of each ring: what may arrive while a worker has lost its core for a scheduler's tick (4 ms at a million packets per second).
+pub(super) const RING: u32 = 4096;
 /// Chunks of memory per socket. At most [`RING`] are given to the kernel to receive into, and as many to be sent; the others
 /// are for as many batches as a worker can hold. So there is always one to receive into, whatever waits to be sent and from
 /// wherever it came.
