@@ -273,7 +273,7 @@ impl Switch {
         }
         let _ = self.change(|pipeline| {
             pipeline.set_live(number, live);
-            Ok::<_, Failed>((Vec::new(), Touched::All))
+            Ok::<_, Failed>((Vec::new(), Touched::Port(number)))
         });
         if let Some(port) = self.port_descriptions().into_iter().find(|port| port.port_no.0 == number) {
             let status = PortStatus { reason: PortReason::Modify, port };

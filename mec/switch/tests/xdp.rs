@@ -454,6 +454,31 @@ fn an_entry_that_would_take_more_packets_is_learned_anew() {
     assert_eq!(gw2.receive(1), [readdressed(&frame, GW2_MAC, GW2)]);
 }
 
+/// A port that goes down concerns the tunnels that leave by it: others stay in XDP, and nothing pauses.
+#[test]
+fn a_ports_state_concerns_the_tunnels_that_leave_by_it() {
+    let Some(network) = with_xdp() else { return };
+    network.install(table_one());
+    network.install([divert(7)]);
+    let switch = network.service().switch();
+    let [mut enb, mut gw1, mut gw2] = [0, 1, 2].map(|peer| network.link(peer));
+    let frames = [7, 8].map(|teid| uplink(GW1, &gpdu_5g(teid, &user_packet())));
+    teach(&network, &mut enb, &mut [&mut gw1, &mut gw2], &frames);
+    let before = packets(&network);
+    let diverted = readdressed(&frames[0], GW2_MAC, GW2);
+    // The diverted user's port.
+    switch.set_live(3, false);
+    enb.send(&frames);
+    assert_eq!(gw1.receive(1), &frames[1..]);
+    assert_eq!(gw2.waiting(), Vec::<Vec<u8>>::new(), "the port is down");
+    assert_eq!(packets(&network), before + 2, "one is dropped there, one is sent");
+    switch.set_live(3, true);
+    enb.send(&frames);
+    assert_eq!((gw1.receive(1), gw2.receive(1)), (vec![frames[1].clone()], vec![diverted]));
+    let now = xdp(&network);
+    assert_eq!((&now["pauses"], &now["tunnels"]), (&json!(0), &json!(2)), "{now}");
+}
+
 /// A change that names more tunnels than are translated while packets wait: XDP pauses, and has them all again.
 #[test]
 fn many_tunnels_change_behind_a_pause() {

@@ -10,7 +10,7 @@ use net::time::now_ns;
 use pktio::xdp::{Chain, Place};
 use xdp::steer::{Attached, Began, SteerError};
 
-use super::tunnels::{Present, Renewed};
+use super::tunnels::{Present, Renewed, Tunnels};
 use super::{Message, Offer, Offload, SLICE};
 use crate::core::Switch;
 
@@ -115,7 +115,8 @@ impl Work {
     /// After a change that may concern all: translates all entries again, and ends the pause. If there is another such change
     /// meanwhile, a message says so.
     fn renew_all(&mut self) {
-        if !self.offload.tunnels().is_paused() {
+        let needs_it = |tunnels: &Tunnels| tunnels.is_paused() && !tunnels.has_failed();
+        if !needs_it(&self.offload.tunnels()) {
             return;
         }
         let mut has_waited = false;

@@ -25,6 +25,7 @@ mod tunnels;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -122,7 +123,11 @@ impl Offload {
     }
 
     fn tunnels(&self) -> MutexGuard<'_, Tunnels> {
-        self.tunnels.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tunnels.lock().unwrap_or_else(|poisoned| {
+            let mut tunnels = poisoned.into_inner();
+            tunnels.fail();
+            tunnels
+        })
     }
 
     /// Does something with the tables of steering, as for adding their program to an interface.
@@ -152,8 +157,11 @@ impl Offload {
     /// Makes a change of the pipeline hold in XDP. The pipeline is locked for the change until it does.
     pub(crate) fn changed(&self, switch: &Switch, pipeline: &Pipeline, touched: &Touched) {
         let present = Present { pipeline, ports: switch.ports(), now_ns: now_ns() };
-        if self.tunnels().changed(&present, touched) {
-            self.wake();
+        let mut tunnels = self.tunnels();
+        match catch_unwind(AssertUnwindSafe(|| tunnels.changed(&present, touched))) {
+            Ok(false) => {}
+            Ok(true) => self.wake(),
+            Err(_) => tunnels.fail(),
         }
     }
 
@@ -208,6 +216,7 @@ impl Offload {
             "capacity": tunnels.capacity(),
             "anchors": tunnels.anchors(),
             "paused": tunnels.is_paused(),
+            "failed": tunnels.has_failed(),
             "pauses": counts.pauses,
             "packets": counts.packets,
             "bytes": counts.bytes,
@@ -234,8 +243,27 @@ pub(crate) fn can_be_anchor(address: IpAddr) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
 mod tests {
     use super::*;
+
+    /// A thread that panics while it changes the tables leaves them as they may be: the host path has all packets from then on.
+    #[test]
+    fn a_panic_ends_xdp_for_good() {
+        if !xdp::programs::BUILT || !net::capability::Capability::Bpf.held() {
+            eprintln!("skipped: no XDP programs, or no right to load them");
+            return;
+        }
+        let (offload, _messages) = Offload::new(&Xdp { tunnels: 64, own: Vec::new() }, BTreeMap::new()).unwrap();
+        assert_eq!((&offload.status()["paused"], &offload.status()["failed"]), (&json!(false), &json!(false)));
+        let panics = catch_unwind(AssertUnwindSafe(|| {
+            let _tunnels = offload.tunnels();
+            panic!("a defect");
+        }));
+        assert!(panics.is_err() && offload.is_paused());
+        offload.tunnels().resume(now_ns());
+        assert_eq!((&offload.status()["paused"], &offload.status()["failed"]), (&json!(true), &json!(true)));
+    }
 
     #[test]
     fn counting_takes_a_tenth_of_the_time() {

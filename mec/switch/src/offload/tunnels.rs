@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use foldhash::fast::RandomState;
-use openflow::{Action, Field};
+use openflow::{Action, Field, PortNo};
 use telemetry::worker::Drops;
 use xdp::steer::{
     self, Began, Capacity, Counters, Entry as SteerEntry, Forward, Key, Passed, Steer, SteerError, Teids,
@@ -130,6 +130,7 @@ pub struct Tunnels {
     resumed_ns: u64,
     is_short: bool,
     gives_back: bool,
+    has_failed: bool,
     /// What has been.
     pub counts: Counts,
 }
@@ -168,6 +169,17 @@ impl Entry {
         addresses.sort_unstable();
         addresses.dedup();
         addresses
+    }
+
+    /// Whether the state of a port makes a difference.
+    fn asks_for(&self, number: u32) -> bool {
+        let mut actions = self.trace.rules.iter().flat_map(|flow| flow.actions());
+        actions.any(|action| match action {
+            Action::Output { port: PortNo::ALL | PortNo::FLOOD, .. } | Action::Group(_) => true,
+            Action::Output { port: PortNo::IN_PORT, .. } => self.exact.only.in_port == number,
+            Action::Output { port, .. } => port.0 == number,
+            _ => false,
+        })
     }
 
     /// Values that its rules give to these fields.
@@ -225,6 +237,7 @@ impl Tunnels {
             resumed_ns: 0,
             is_short: false,
             gives_back: false,
+            has_failed: false,
             counts: Counts::default(),
         })
     }
@@ -262,6 +275,19 @@ impl Tunnels {
     /// Whether XDP passes everything on.
     pub fn is_paused(&self) -> bool {
         self.steer.is_paused()
+    }
+
+    /// Whether the host path has everything from now on.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+
+    /// After a panic: what is known of the entries may be wrong, so XDP passes everything on until the switch starts again.
+    pub fn fail(&mut self) {
+        if !std::mem::replace(&mut self.has_failed, true) {
+            tracing::error!("a defect in the tables for XDP: all packets take the host path until the switch starts again");
+            self.pause();
+        }
     }
 
     fn entry(&self, at: usize) -> Option<&Entry> {
@@ -491,18 +517,28 @@ impl Tunnels {
 
     /// Makes a change of the pipeline hold; whether there is something to do for the manager.
     pub fn changed(&mut self, present: &Present<'_>, touched: &Touched) -> bool {
-        if self.by_tunnel.is_empty() {
+        if self.by_tunnel.is_empty() || self.has_failed {
             return false;
         }
-        let Touched::Entries(flows) = touched else { return self.pause() };
         let mut concerned = Vec::new();
-        for flow in flows {
-            match self.concerned(flow) {
-                Concerned::Nobody => {}
-                Concerned::Teid(teid) => {
-                    concerned.extend(self.by_teid.get(&teid).into_iter().flatten().copied())
+        match touched {
+            Touched::Entries(flows) => {
+                for flow in flows {
+                    match self.concerned(flow) {
+                        Concerned::Nobody => {}
+                        Concerned::Teid(teid) => {
+                            concerned.extend(self.by_teid.get(&teid).into_iter().flatten().copied())
+                        }
+                        Concerned::Everybody => return self.pause(),
+                    }
                 }
-                Concerned::Everybody => return self.pause(),
+            }
+            Touched::Port(port) => {
+                let all = self.entries.iter().enumerate();
+                let ask = |(at, entry): (usize, &Option<Box<Entry>>)| {
+                    entry.as_ref().filter(|entry| entry.asks_for(*port)).map(|_| at as u32)
+                };
+                concerned.extend(all.filter_map(ask));
             }
         }
         // An entry that was replaced is there twice.
@@ -643,7 +679,7 @@ impl Tunnels {
 
     /// Ends the pause, if all entries were translated again.
     pub fn resume(&mut self, now_ns: u64) {
-        if self.stale_from.is_none() {
+        if self.stale_from.is_none() && !self.has_failed {
             self.resumed_ns = now_ns;
             self.steer.resume();
         }

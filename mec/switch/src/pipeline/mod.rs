@@ -83,8 +83,8 @@ impl Ports {
 pub enum Touched {
     /// These entries were added or taken out. Groups may have changed as well.
     Entries(Vec<Arc<Flow>>),
-    /// Anything.
-    All,
+    /// The state of this port.
+    Port(u32),
 }
 
 /// Tables, groups and ports.
