@@ -1,7 +1,10 @@
 //! Configuration of the SMF: the `smf:` section of `godwit.yaml` plus the shared `slices`.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
+pub use ipam::{Prefix, UePool};
+pub use n4::rules::{AddressFamily, NetworkInstance};
 use serde::{Deserialize, Serialize};
 use types::{Dnn, SNssai};
 
@@ -37,28 +40,6 @@ pub struct Config {
     pub limits: Limits,
 }
 
-/// How a data network is encoded in Network Instance (TS 29.244 §8.2.4).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NetworkInstance {
-    /// As an APN: labels that begin with their length (TS 23.003 §9.1).
-    #[default]
-    Labels,
-    /// As plain text.
-    Text,
-}
-
-/// Family of the addresses of tunnels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AddressFamily {
-    /// IPv4.
-    #[default]
-    Ipv4,
-    /// IPv6.
-    Ipv6,
-}
-
 /// One data network.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -67,6 +48,11 @@ pub struct DnnConfig {
     pub name: Dnn,
     /// Address pools for UEs; they determine which session types are offered.
     pub ue_pool: UePool,
+    /// How long a released address is given to no other UE, seconds, so that packets which servers still send
+    /// to the former UE reach nobody else. With 0 it is given again after those that were released before it.
+    /// The pools take 4 octets more for each address.
+    #[serde(default)]
+    pub quarantine_s: u32,
     /// DNS servers for UEs.
     #[serde(default)]
     pub dns: Vec<IpAddr>,
@@ -99,74 +85,6 @@ pub enum Need {
     /// Never.
     NotNeeded,
 }
-
-/// Address pools of a data network.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct UePool {
-    /// IPv4 pool; its first host address belongs to the UPF.
-    #[serde(default)]
-    pub ipv4: Option<Prefix<Ipv4Addr>>,
-    /// IPv6 pool of /64 prefixes, one per session; the first belongs to the UPF.
-    #[serde(default)]
-    pub ipv6: Option<Prefix<Ipv6Addr>>,
-}
-
-/// `address/length`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Prefix<A> {
-    /// Network address; host bits are zero.
-    pub address: A,
-    /// Length in bits.
-    pub length: u8,
-}
-
-macro_rules! prefix {
-    ($address:ty, $bits:ty, $width:literal) => {
-        impl std::str::FromStr for Prefix<$address> {
-            type Err = types::Invalid;
-
-            fn from_str(text: &str) -> Result<Self, types::Invalid> {
-                let invalid =
-                    || types::Invalid::new("pool", text, "a network such as 10.45.0.0/16 or fd00:45::/48");
-                let (address, length) = text.split_once('/').ok_or_else(invalid)?;
-                let address: $address = address.parse().map_err(|_| invalid())?;
-                let length: u8 =
-                    length.parse().ok().filter(|length| *length <= $width).ok_or_else(invalid)?;
-                let host_bits = <$bits>::MAX.checked_shr(length.into()).unwrap_or(0);
-                if <$bits>::from(address) & host_bits != 0 {
-                    return Err(types::Invalid::new(
-                        "pool",
-                        text,
-                        "a network address: its host bits must be zero",
-                    ));
-                }
-                Ok(Self { address, length })
-            }
-        }
-
-        impl std::fmt::Display for Prefix<$address> {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                write!(f, "{}/{}", self.address, self.length)
-            }
-        }
-
-        impl Serialize for Prefix<$address> {
-            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-                s.collect_str(self)
-            }
-        }
-
-        impl<'de> Deserialize<'de> for Prefix<$address> {
-            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                let text = std::borrow::Cow::<'de, str>::deserialize(d)?;
-                text.parse().map_err(serde::de::Error::custom)
-            }
-        }
-    };
-}
-prefix!(Ipv4Addr, u32, 32);
-prefix!(Ipv6Addr, u128, 128);
 
 /// Timers, milliseconds.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -240,6 +158,17 @@ pub struct ConfigError {
 }
 
 impl Config {
+    /// What N4 needs of it.
+    pub(crate) fn n4(&self) -> n4::Config {
+        n4::Config {
+            local: self.pfcp,
+            upfs: self.upf.clone(),
+            t1: Duration::from_millis(self.timers.pfcp_t1_ms),
+            n1: self.timers.pfcp_n1,
+            heartbeat_interval: Duration::from_millis(self.timers.pfcp_heartbeat_ms),
+        }
+    }
+
     /// Checks rules that serde cannot check.
     ///
     /// # Errors
@@ -304,7 +233,7 @@ mod tests {
     fn the_shipped_form_is_valid() {
         let config = config(serde_json::json!({"ipv4": "10.45.0.0/16", "ipv6": "fd00:45::/48"}));
         assert_eq!(config.validate(), Ok(()));
-        assert_eq!(config.dnn[0].mtu, 1400);
+        assert_eq!((config.dnn[0].mtu, config.dnn[0].quarantine_s), (1400, 0));
     }
 
     #[test]
@@ -313,9 +242,5 @@ mod tests {
         assert_eq!(error.key, "dnn[0].ue_pool");
         let error = config(serde_json::json!({"ipv6": "fd00::/64"})).validate().unwrap_err();
         assert_eq!(error.key, "dnn[0].ue_pool.ipv6");
-        assert!("10.45.0.1/16".parse::<Prefix<Ipv4Addr>>().is_err());
-        assert!("10.45.0.0/33".parse::<Prefix<Ipv4Addr>>().is_err());
-        assert!("fd00:45::/48".parse::<Prefix<Ipv6Addr>>().is_ok());
-        assert!("0.0.0.0/0".parse::<Prefix<Ipv4Addr>>().is_ok());
     }
 }

@@ -19,7 +19,10 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use ipam::{Addresses, Pool};
+use n4::N4;
 use nas::Pco;
+use net::time;
 use net::udp::UdpSocket;
 use ngap::GtpTunnel;
 use ngap::transfer::SecurityIndication;
@@ -30,9 +33,7 @@ use tokio::sync::Notify;
 use types::{Ambr, Arp, Dnn, FiveQi, PduSessionId, PduSessionType, Plmn, Pti, Qfi, SNssai, Supi, Teid};
 
 use crate::config::{Config, DnnConfig};
-use crate::n4::N4;
-use crate::n4::rules::{SessionRules, Tunnels};
-use crate::pool::{Addresses, Pool};
+use crate::rules::{SessionRules, Tunnels};
 use crate::samples::Samples;
 
 /// The default QoS flow of every session.
@@ -70,9 +71,12 @@ pub(crate) struct Network {
 
 impl Network {
     pub fn new(config: DnnConfig) -> Self {
-        Self { pool: Mutex::new(Pool::new(config.ue_pool)), config }
+        let now = time::now().into_std();
+        let pool = Pool::new(config.ue_pool, config.quarantine_s, now, nf::random::u64());
+        Self { config, pool: pool.into() }
     }
 
+    /// The lock is held for a moment only, never over an await.
     pub fn pool(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,26 +1,26 @@
 //! Session management function: PDU sessions between AMF (N11), UPF (N4), UDM (N10) and PCF (N7).
 //!
-//! Flow: operation → [`service`] → a file of [`procedure`] → [`n4`], [`peers`] → answer. Requests of
-//! UPFs arrive as `n4::N4Event`. [`n1`] and [`n2`] encode what the AMF forwards to UE and gNB, [`n4u`]
-//! is the router of IPv6 sessions, [`pool`] has the UE addresses.
+//! Flow: operation → [`service`] → a file of [`procedure`] → the crate `n4`, [`peers`] → answer. Requests
+//! of UPFs arrive as `n4::N4Event`. [`rules`] has the N4 rules of a session, [`n1`] and [`n2`] encode what
+//! the AMF forwards to UE and gNB, [`n4u`] is the router of IPv6 sessions. UE addresses come from the crate
+//! `ipam`.
 //!
 //! Invariants: a session's lock excludes concurrent procedures; an address belongs to at most one
 //! session; a released session has returned its address and released its UPF session, policy and
 //! registration; no input ends the process.
 //!
-//! Read first: [`context`], `procedure/establishment.rs`, `n4/rules.rs`.
+//! Read first: [`context`], `procedure/establishment.rs`, `rules.rs`.
 #![forbid(unsafe_code)]
 
 pub mod config;
 mod context;
 mod n1;
 mod n2;
-mod n4;
 mod n4u;
 mod oam;
 mod peers;
-mod pool;
 mod procedure;
+mod rules;
 mod samples;
 mod service;
 
@@ -30,10 +30,11 @@ pub use config::{
     AddressFamily, Config, ConfigError, DnnConfig, Need, NetworkInstance, UePool, UserPlaneSecurity,
 };
 use context::{Network, Smf};
-use n4::{N4, N4Event, Tasks};
+use n4::{N4, N4Event};
 use nf::{Env, Instance, Running};
 use sbi::model::nrf::{DnnSmfInfoItem, NfType, SNssaiSmfInfoItem, SmfInfo};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 /// Why the SMF could not start.
 #[derive(Debug, thiserror::Error)]
@@ -64,9 +65,10 @@ pub enum StartError {
 pub async fn start(config: Config, env: Env) -> Result<Running, StartError> {
     config.validate()?;
     let mut instance = Instance::bind(NfType::Smf, config.sbi, &env).await?;
-    let mut tasks = Tasks::default();
+    // They end when this is dropped.
+    let mut tasks = JoinSet::new();
     let socket = |what, address| move |source| StartError::Socket { what, address, source };
-    let (n4, events) = N4::start(&config, &mut tasks).await.map_err(socket("smf.pfcp", config.pfcp))?;
+    let (n4, events) = N4::start(&config.n4(), &mut tasks).await.map_err(socket("smf.pfcp", config.pfcp))?;
     let gtpu = net::udp::bind(config.gtpu).await.map_err(socket("smf.gtpu", config.gtpu))?;
     instance.profile().s_nssais.clone_from(&config.slices);
     instance.profile().smf_info = Some(smf_info(&config));

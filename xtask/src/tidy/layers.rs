@@ -41,13 +41,13 @@ const RULES: &[Rule] = &[
     Rule {
         group: "controlplane",
         groups: &["base", "wire", "transport"],
-        crates: &["nf", "store"],
+        crates: &["nf", "store", "n4", "ipam"],
         why: "an NF reaches another one only through its SBI operations, and the UPF only through PFCP",
     },
     Rule {
         group: "epc",
         groups: &["base", "wire", "transport"],
-        crates: &["nf", "store"],
+        crates: &["nf", "store", "n4", "ipam"],
         why: "the gateway meets the user plane on PFCP only",
     },
     Rule {
@@ -226,6 +226,9 @@ mod tests {
     fn the_table_of_the_design() {
         assert!(allowed(("amf", "controlplane"), ("nf", "controlplane")));
         assert!(allowed(("smf", "controlplane"), ("pfcp", "wire")));
+        assert!(allowed(("smf", "controlplane"), ("n4", "controlplane")));
+        assert!(allowed(("epc", "epc"), ("ipam", "controlplane")));
+        assert!(!allowed(("epc", "epc"), ("smf", "controlplane")));
         assert!(allowed(("cli", "apps"), ("upf", "dataplane")));
         assert!(allowed(("simulator", "ran"), ("pktio", "dataplane")));
         assert!(allowed(("cu", "ran"), ("n2", "ran")));

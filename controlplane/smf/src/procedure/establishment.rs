@@ -5,10 +5,11 @@
 //! the AMF's own work. A failure before the answer is reported in it, a later one by transfer and
 //! notification. The gNB's answer (steps 14 to 17) arrives in `procedure::user_plane`.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipam::{Addresses, PoolError};
+use n4::{N4Error, Seids};
 use nas::gsm::EstablishmentRequest;
 use nas::{GsmCause, SmBody};
 use net::time;
@@ -22,10 +23,9 @@ use types::{Ambr, Arp, BitRate, Dnn, FiveQi, PduSessionId, PduSessionType, Pti, 
 use crate::context::{Network, Phase, Session, SessionQos, SessionState, Smf, UpState, UpfSession};
 use crate::n1;
 use crate::n2;
-use crate::n4::{N4Error, Seids, rules};
 use crate::peers::{Transfer, authorised};
-use crate::pool::{Addresses, PoolError};
 use crate::procedure::{release, subscription_change, user_plane};
+use crate::rules;
 use crate::samples::at_work;
 
 static REQUESTED: Counter = Counter::new("smf_session_requested");
@@ -231,9 +231,8 @@ fn static_addresses(subscribed: &DnnConfiguration) -> Addresses {
 
 /// Allocates addresses for a session type, or returns the 5GSM cause.
 fn allocate(network: &Network, kind: PduSessionType, fixed: Addresses) -> Result<Addresses, GsmCause> {
-    let (v4, v6): (Option<Ipv4Addr>, Option<Ipv6Addr>) = (fixed.ipv4, fixed.ipv6);
-    let fixed = Addresses { ipv4: v4, ipv6: v6 };
-    network.pool().allocate(kind.has_ipv4(), kind.has_ipv6(), fixed).map_err(|error| {
+    let now = time::now().into_std();
+    network.pool().allocate(now, kind.has_ipv4(), kind.has_ipv6(), fixed).map_err(|error| {
         tracing::warn!(dnn = %network.config.name, %error, "no address for a session");
         match error {
             PoolError::Exhausted | PoolError::InUse => GsmCause::InsufficientResources,

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use n4::N4Error;
 use nas::SmBody;
 use nas::gsm::ModificationCommand;
 use nas::{FlowOperation, QosFlowDescription};
@@ -21,9 +22,9 @@ use types::Pti;
 use crate::context::{Phase, Session, SessionQos, SessionState, Smf, UpState};
 use crate::n1;
 use crate::n2;
-use crate::n4::{N4Error, rules};
 use crate::peers::{Transfer, authorised};
 use crate::procedure::user_plane;
+use crate::rules;
 
 static MODIFIED: Counter = Counter::new("smf_session_modified");
 static T3591_EXPIRED: Counter = Counter::new("smf_t3591_expired");

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use n4::Seids;
 use nas::GsmCause;
 use net::time;
 use ngap::cause::Nas;
@@ -18,7 +19,6 @@ use types::Pti;
 use crate::context::{Phase, Session, SessionState, Smf, UpState};
 use crate::n1;
 use crate::n2;
-use crate::n4::Seids;
 use crate::peers::Transfer;
 
 static RELEASED: Counter = Counter::new("smf_session_released");
@@ -189,7 +189,7 @@ pub(crate) async fn locally(smf: &Arc<Smf>, session: &Arc<Session>, notify: Noti
     // Only now: earlier, the UPF might have sent packets of the address's next UE to this one.
     let addresses = std::mem::take(&mut state.addresses);
     if let Some(network) = smf.networks.get(&session.dnn) {
-        network.pool().release(addresses);
+        network.pool().release(time::now().into_std(), addresses);
     }
     let (policy, registration, uri) =
         (state.policy.take(), state.registration.take(), state.status_uri.clone());

@@ -8,13 +8,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use n4::N4Error;
 use nas::GsmCause;
 use telemetry::counters::Counter;
 use tokio::task::JoinSet;
 
 use crate::context::{Phase, Session, SessionState, Smf};
-use crate::n4::{N4Error, rules};
 use crate::procedure::{release, user_plane};
+use crate::rules;
 
 static RESTORED: Counter = Counter::new("smf_session_restored");
 static LOST: Counter = Counter::new("smf_session_not_restored");

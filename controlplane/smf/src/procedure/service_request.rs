@@ -16,10 +16,10 @@ use telemetry::counters::{Counter, Family};
 
 use crate::context::{Phase, Session, SessionState, Smf, UpState};
 use crate::n2;
-use crate::n4::rules;
 use crate::n4u;
 use crate::peers::Transfer;
 use crate::procedure::{release, user_plane};
+use crate::rules;
 
 static UNREACHABLE: Counter = Counter::new("smf_ue_unreachable");
 static REFUSED: Counter = Counter::new("smf_up_activation_refused");

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use n4::{N4Error, Seids};
 use nas::GsmCause;
 use net::time;
 use ngap::GtpTunnel;
@@ -15,11 +16,10 @@ use telemetry::counters::Counter;
 
 use crate::context::{Phase, Session, SessionState, Smf, UpState, UpfSession};
 use crate::n2;
-use crate::n4::rules;
-use crate::n4::{N4Error, Seids, rules::Tunnels};
 use crate::n4u;
 use crate::procedure::service_request::NotActivated;
 use crate::procedure::{establishment, release, service_request};
+use crate::rules::{self, Tunnels};
 
 static ACTIVATED: Counter = Counter::new("smf_up_activated");
 static DEACTIVATED: Counter = Counter::new("smf_up_deactivated");

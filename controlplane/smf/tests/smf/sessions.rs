@@ -202,6 +202,28 @@ async fn refusals_name_the_cause_of_ts_24_501() {
     assert_eq!((accept.session_type, accept.cause), (PduSessionType::Ipv4, Some(GsmCause::OnlyIpv4Allowed)));
 }
 
+/// `quarantine_s`: of a pool without other addresses, new sessions have to wait for a released one.
+#[tokio::test]
+async fn a_released_address_goes_to_nobody_else_during_its_quarantine() {
+    let mut world = World::with(|config| {
+        config["dnn"][0]["ue_pool"] = serde_json::json!({"ipv4": "10.45.0.0/29"});
+        config["dnn"][0]["quarantine_s"] = 1.into();
+    })
+    .await;
+    let mut contexts = Vec::new();
+    for n in 1..=5 {
+        contexts.push(world.establish(supi(n), id(1), PduSessionType::Ipv4).await.context);
+    }
+    let release = ReleaseSmContextRequest { sm_context_ref: contexts[0].id.clone(), body: None };
+    world.client.call::<ReleaseSmContext>(&contexts[0], release).await.unwrap();
+    let sixth = request(id(1), PduSessionType::Ipv4);
+    let (_, _, body) = refusal(world.create(supi(6), id(1), "internet", &sixth).await.unwrap_err());
+    assert_eq!(reject_cause(&body), GsmCause::InsufficientResources);
+    // At most a second longer than configured.
+    net::time::sleep(Duration::from_millis(2_100)).await;
+    world.create(supi(6), id(1), "internet", &sixth).await.unwrap();
+}
+
 #[tokio::test]
 async fn damaged_and_misplaced_n1_messages_are_answered_and_harm_nobody() {
     let mut world = World::new().await;

@@ -15,13 +15,15 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use ipam::Addresses;
+use n4::rules::{
+    AddressFamily, Destination, NetworkInstance, buffer, created_f_teid, forward, rates, remove_gtpu,
+    router_solicitations, ue_ip_address, update_far, update_rates,
+};
 use ngap::GtpTunnel;
 use pfcp::message::*;
 use pfcp::*;
 use types::{Ambr, Dnn, PduSessionType, Teid};
-
-use crate::config::{AddressFamily, NetworkInstance};
-use crate::pool::Addresses;
 
 const UPLINK: PdrId = PdrId(1);
 const DOWNLINK: PdrId = PdrId(2);
@@ -40,9 +42,6 @@ const PRECEDENCE_CONTROL: Precedence = Precedence(1);
 /// CHOOSE IDs: PDRs 1 and 3 share the tunnel of N3, PDR 4 has its own.
 const CHOOSE_N3: u8 = 1;
 const CHOOSE_N4U: u8 = 2;
-/// Written for the downlink direction, as always (TS 29.212 §5.4.2): a solicitation goes from the UE to
-/// `ff02::2`.
-const SOLICITATION_FILTER: &str = "permit out 58 from ff02::2/128 to any";
 
 /// The values from which the rules are built.
 #[derive(Debug, Clone)]
@@ -113,10 +112,9 @@ impl SessionRules {
         known: Option<Tunnels>,
         gnb: Option<GtpTunnel>,
     ) -> SessionEstablishmentRequest {
-        let choose = |id, ipv4: bool| FTeid::Choose { ipv4, ipv6: !ipv4, id: Some(id) };
-        let (n3, n4u) = (self.n3 == AddressFamily::Ipv4, self.n4u.is_ipv4());
-        let n3 = known.map_or_else(|| choose(CHOOSE_N3, n3), |tunnels| f_teid(tunnels.n3));
-        let n4u = known.and_then(|tunnels| tunnels.n4u).map_or_else(|| choose(CHOOSE_N4U, n4u), f_teid);
+        let n3 = known.map_or_else(|| self.n3.choose(CHOOSE_N3), |tunnels| f_teid(tunnels.n3));
+        let n4u = || AddressFamily::of(self.n4u.ip()).choose(CHOOSE_N4U);
+        let n4u = known.and_then(|tunnels| tunnels.n4u).map_or_else(n4u, f_teid);
         let mut create_pdrs = vec![self.uplink_pdr(n3), self.downlink_pdr()];
         let mut create_fars = vec![self.to_network(), to_gnb(gnb)];
         if self.session_type.has_ipv6() {
@@ -145,28 +143,18 @@ impl SessionRules {
 
     /// The tunnels that the UPF chose; `None` if one is missing.
     pub fn chosen(&self, response: &SessionEstablishmentResponse) -> Option<Tunnels> {
-        let created = |id: PdrId| {
-            let pdr = response.created_pdrs.iter().find(|pdr| pdr.pdr_id == id)?;
-            tunnel(pdr.f_teid?)
-        };
+        let created = |id: PdrId| tunnel(created_f_teid(response, id)?);
         let n4u = if self.session_type.has_ipv6() { Some(created(ADVERTISEMENT)?) } else { None };
         Some(Tunnels { n3: created(UPLINK).or_else(|| created(SOLICITATION))?, n4u })
     }
 
     fn instance(&self) -> Option<ShortBytes> {
-        Some(match self.network_instance {
-            NetworkInstance::Labels => network_instance_as_labels(self.dnn.as_str()),
-            NetworkInstance::Text => self.dnn.as_str().into(),
-        })
+        Some(self.network_instance.encode(&self.dnn))
     }
 
-    /// UE IP Address. The interface identifier follows the /64 prefix: with it, UPFs that check the
-    /// source of uplink packets let the UE's router solicitation pass (§8.2.62).
     fn ue_ip_address(&self, destination: bool) -> Option<UeIpAddress> {
         let Addresses { ipv4, ipv6 } = self.addresses;
-        let interface_id = u128::from(u64::from_be_bytes(self.interface_id));
-        let ipv6 = ipv6.map(|prefix| (u128::from(prefix) | interface_id).into());
-        Some(UeIpAddress { ipv4, ipv6, destination, ..Default::default() })
+        Some(ue_ip_address(ipv4, ipv6, self.interface_id, destination))
     }
 
     fn uplink_pdr(&self, n3: FTeid) -> CreatePdr {
@@ -215,10 +203,7 @@ impl SessionRules {
                 source_interface_type: Some(InterfaceType::N3_3GPP_ACCESS),
                 f_teid: Some(n3),
                 network_instance: self.instance(),
-                sdf_filters: vec![SdfFilter {
-                    flow_description: Some(SOLICITATION_FILTER.into()),
-                    ..Default::default()
-                }],
+                sdf_filters: vec![router_solicitations()],
                 ..Default::default()
             },
             outer_header_removal: Some(remove_gtpu()),
@@ -244,30 +229,22 @@ impl SessionRules {
     }
 
     fn to_network(&self) -> CreateFar {
-        CreateFar {
-            far_id: TO_NETWORK,
-            apply_action: ApplyAction::FORW,
-            forwarding_parameters: Some(Box::new(ForwardingParameters {
-                destination_interface: DestinationInterface::Core,
-                destination_interface_type: Some(InterfaceType::N6),
-                network_instance: self.instance(),
-                ..Default::default()
-            })),
-            ..Default::default()
-        }
+        let network = Destination {
+            interface: DestinationInterface::Core,
+            interface_type: Some(InterfaceType::N6),
+            network_instance: self.instance(),
+            outer_header: None,
+        };
+        forward(TO_NETWORK, network)
     }
 
     fn to_smf(&self) -> CreateFar {
-        CreateFar {
-            far_id: TO_SMF,
-            apply_action: ApplyAction::FORW,
-            forwarding_parameters: Some(Box::new(ForwardingParameters {
-                destination_interface: DestinationInterface::CpFunction,
-                outer_header_creation: Some(OuterHeaderCreation::gtpu(self.n4u_teid.0, self.n4u.ip())),
-                ..Default::default()
-            })),
+        let smf = Destination {
+            interface: DestinationInterface::CpFunction,
+            outer_header: Some(OuterHeaderCreation::gtpu(self.n4u_teid.0, self.n4u.ip())),
             ..Default::default()
-        }
+        };
+        forward(TO_SMF, smf)
     }
 
     fn qers(&self) -> Vec<CreateQer> {
@@ -276,81 +253,42 @@ impl SessionRules {
     }
 }
 
-/// Bit rates on N4 are whole kbit/s. They are rounded up, so that a small rate does not become 0.
-fn rates(ambr: Ambr) -> BitRates {
-    BitRates {
-        uplink_kbps: ambr.uplink.bps().div_ceil(1000),
-        downlink_kbps: ambr.downlink.bps().div_ceil(1000),
+fn at_gnb(gnb: GtpTunnel) -> Destination {
+    Destination {
+        interface: DestinationInterface::Access,
+        interface_type: Some(InterfaceType::N3_3GPP_ACCESS),
+        network_instance: None,
+        outer_header: Some(OuterHeaderCreation::gtpu(gnb.teid.0, gnb.address.preferred())),
     }
-}
-
-fn remove_gtpu() -> OuterHeaderRemoval {
-    OuterHeaderRemoval { description: OuterHeaderRemoval::GTPU_UDP_IPV4, extension_header_deletion: None }
-}
-
-fn gnb_header(gnb: GtpTunnel) -> OuterHeaderCreation {
-    OuterHeaderCreation::gtpu(gnb.teid.0, gnb.address.preferred())
 }
 
 fn to_gnb(gnb: Option<GtpTunnel>) -> CreateFar {
-    let Some(gnb) = gnb else {
-        return CreateFar { far_id: TO_GNB, apply_action: ApplyAction::BUFF, ..Default::default() };
-    };
-    CreateFar {
-        far_id: TO_GNB,
-        apply_action: ApplyAction::FORW,
-        forwarding_parameters: Some(Box::new(ForwardingParameters {
-            destination_interface: DestinationInterface::Access,
-            destination_interface_type: Some(InterfaceType::N3_3GPP_ACCESS),
-            outer_header_creation: Some(gnb_header(gnb)),
-            ..Default::default()
-        })),
-        ..Default::default()
-    }
+    gnb.map_or_else(|| buffer(TO_GNB), |gnb| forward(TO_GNB, at_gnb(gnb)))
 }
 
 /// Sends downlink packets to this gNB, buffered ones first and in order.
 pub fn activate(gnb: GtpTunnel) -> SessionModificationRequest {
-    let parameters = UpdateForwardingParameters {
-        destination_interface: Some(DestinationInterface::Access),
-        destination_interface_type: Some(InterfaceType::N3_3GPP_ACCESS),
-        outer_header_creation: Some(gnb_header(gnb)),
-        ..Default::default()
-    };
-    update_to_gnb(ApplyAction::FORW, Some(parameters))
+    update_far(TO_GNB, ApplyAction::FORW, Some(at_gnb(gnb)))
 }
 
 /// Buffers downlink packets. The UPF reports the first one, so that the UE can be paged (TS 23.502
 /// §4.2.6).
 pub fn deactivate() -> SessionModificationRequest {
-    update_to_gnb(ApplyAction::BUFF | ApplyAction::NOCP, None)
+    update_far(TO_GNB, ApplyAction::BUFF | ApplyAction::NOCP, None)
 }
 
 /// Buffers downlink packets without a report to the SMF, which has just failed to activate the user plane.
 pub fn hold() -> SessionModificationRequest {
-    update_to_gnb(ApplyAction::BUFF, None)
+    update_far(TO_GNB, ApplyAction::BUFF, None)
 }
 
 /// Drops downlink packets, buffered ones too: the UE cannot be reached.
 pub fn discard() -> SessionModificationRequest {
-    SessionModificationRequest { flags: Some(SmReqFlags::DROBU), ..update_to_gnb(ApplyAction::DROP, None) }
-}
-
-fn update_to_gnb(
-    action: ApplyAction,
-    parameters: Option<UpdateForwardingParameters>,
-) -> SessionModificationRequest {
-    let far = UpdateFar {
-        far_id: TO_GNB,
-        apply_action: Some(action),
-        update_forwarding_parameters: parameters.map(Box::new),
-        ..Default::default()
-    };
-    SessionModificationRequest { update_fars: vec![far], ..Default::default() }
+    let drop = update_far(TO_GNB, ApplyAction::DROP, None);
+    SessionModificationRequest { flags: Some(SmReqFlags::DROBU), ..drop }
 }
 
 /// Changes the session AMBR.
 pub fn change_ambr(ambr: Ambr) -> SessionModificationRequest {
-    let qer = UpdateQer { qer_id: AMBR, mbr: Some(rates(ambr)), ..Default::default() };
-    SessionModificationRequest { update_qers: vec![qer], ..Default::default() }
+    update_rates(AMBR, ambr)
 }
