@@ -12,6 +12,7 @@ mod cu;
 mod cu_control;
 mod du;
 mod du_control;
+mod gtpv2c;
 pub mod mutate;
 mod n4;
 mod offload;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::{
-    cotcp, cu, cu_control, du, du_control, n4, offload, pdcp, pipeline, rlc, rrc, rules, switch, ue, ue_rrc,
+    cotcp, cu, cu_control, du, du_control, gtpv2c, n4, offload, pdcp, pipeline, rlc, rrc, rules, switch, ue, ue_rrc,
 };
 
 /// One decoder or endpoint.
@@ -35,6 +35,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "du-control", run: du_control::run, seeds: du_control::seeds },
     Target { name: "f1ap", run: f1ap, seeds: || folder("f1ap") },
     Target { name: "gtpu", run: gtpu, seeds: || folder("gtpu") },
+    Target { name: "gtpv2c", run: gtpv2c::message, seeds: || folder("gtpv2c") },
+    Target { name: "gtpv2c-endpoint", run: gtpv2c::endpoint, seeds: gtpv2c::conversations },
     Target { name: "ip", run: ip, seeds: || folder("ip") },
     Target { name: "mec-rest", run: controller::rest::fuzz, seeds: mec_rest_seeds },
     Target { name: "mec-state", run: mec_state, seeds: mec_state_seeds },

@@ -1,0 +1,44 @@
+//! IE types of TS 29.274 table 8.1-1 that the tables name.
+#![allow(missing_docs)] // each name is the IE's name in the standard
+
+pub const IMSI: u8 = 1;
+pub const CAUSE: u8 = 2;
+pub const RECOVERY: u8 = 3;
+pub const APN: u8 = 71;
+pub const AMBR: u8 = 72;
+pub const EBI: u8 = 73;
+pub const MEI: u8 = 75;
+pub const MSISDN: u8 = 76;
+pub const INDICATION: u8 = 77;
+pub const PCO: u8 = 78;
+pub const PAA: u8 = 79;
+pub const BEARER_QOS: u8 = 80;
+pub const FLOW_QOS: u8 = 81;
+pub const RAT_TYPE: u8 = 82;
+pub const SERVING_NETWORK: u8 = 83;
+pub const BEARER_TFT: u8 = 84;
+pub const TAD: u8 = 85;
+pub const ULI: u8 = 86;
+pub const F_TEID: u8 = 87;
+pub const DELAY_VALUE: u8 = 92;
+pub const BEARER_CONTEXT: u8 = 93;
+pub const CHARGING_ID: u8 = 94;
+pub const CHARGING_CHARACTERISTICS: u8 = 95;
+pub const BEARER_FLAGS: u8 = 97;
+pub const PDN_TYPE: u8 = 99;
+pub const PTI: u8 = 100;
+pub const UE_TIME_ZONE: u8 = 114;
+pub const APN_RESTRICTION: u8 = 127;
+pub const SELECTION_MODE: u8 = 128;
+pub const CHANGE_REPORTING_ACTION: u8 = 131;
+pub const FQ_CSID: u8 = 132;
+pub const NODE_TYPE: u8 = 135;
+pub const NODE_FEATURES: u8 = 152;
+pub const THROTTLING: u8 = 154;
+pub const ARP: u8 = 155;
+pub const EPC_TIMER: u8 = 156;
+pub const SIGNALLING_PRIORITY_INDICATION: u8 = 157;
+pub const APCO: u8 = 163;
+pub const RAN_NAS_CAUSE: u8 = 172;
+pub const INTEGER_NUMBER: u8 = 187;
+pub const EPCO: u8 = 197;
