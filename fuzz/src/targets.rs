@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::{
-    cotcp, cu, cu_control, du, du_control, gtpv2c, n4, offload, pdcp, pipeline, rlc, rrc, rules, switch, ue, ue_rrc,
+    cotcp, cu, cu_control, du, du_control, gtpv2c, n4, offload, pdcp, pipeline, rlc, rrc, rules, switch, ue,
+    ue_rrc,
 };
 
 /// One decoder or endpoint.

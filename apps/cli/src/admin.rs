@@ -56,8 +56,14 @@ pub struct SessionArgs {
 
 #[derive(Subcommand, Debug)]
 enum SessionVerb {
-    /// List PDU sessions.
-    List(SocketArg),
+    /// List PDU sessions, or bearers of 4G.
+    List {
+        #[command(flatten)]
+        socket: SocketArg,
+        /// The bearers of the S/P-GW's PDN connections.
+        #[arg(long = "4g")]
+        epc: bool,
+    },
     /// Show the PDU sessions of one UE, with their traffic.
     Show {
         #[command(flatten)]
@@ -133,7 +139,8 @@ pub fn ue(args: &UeArgs) -> anyhow::Result<ExitCode> {
 pub fn session(args: &SessionArgs) -> anyhow::Result<ExitCode> {
     const COLUMNS: [&str; 9] = ["supi", "id", "dnn", "snssai", "type", "ipv4", "ipv6", "state", "user_plane"];
     match &args.verb {
-        SessionVerb::List(socket) => {
+        SessionVerb::List { socket, epc: true } => bearers(socket),
+        SessionVerb::List { socket, epc: false } => {
             list(socket, "smf", "/sessions", &COLUMNS, "no PDU session is established")
         }
         SessionVerb::Show { socket, imsi, id, timing } => live::session(socket, &supi(imsi)?, *id, timing),
@@ -194,15 +201,15 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let (mut answered, mut unwell) = (false, false);
     for name in config::runnable() {
         let answer = runtime.block_on(oam::call(&oam::socket_path(&folder, name), "GET", "/status", None));
-        // A unit of a gNB that does not run is not missed on a machine of the core.
-        if config::GNB_SECTIONS.contains(&name) && matches!(answer, Err(CallError::NotRunning { .. })) {
+        // What is run by its name only is not missed.
+        if config::is_optional(name) && matches!(answer, Err(CallError::NotRunning { .. })) {
             continue;
         }
         let mut row = vec![name.to_owned()];
         match &answer {
             Ok(status) => {
                 answered = true;
-                let alone = status["registered"] == false && name != "nrf";
+                let alone = status["registered"] == false && !matches!(name, "nrf" | "spgw");
                 row.push(if alone { "not registered" } else { "running" }.to_owned());
                 row.push(compact(
                     ["sbi", "pfcp_address", "address"]
@@ -322,6 +329,27 @@ fn list(
         table.row(shown.iter().map(|column| row.get(column).map(compact).unwrap_or_default()));
     }
     output::listing(socket.format, &answer, &table, empty)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lists the bearers of PDN connections. As JSON, PDN connections with their bearers.
+fn bearers(socket: &SocketArg) -> anyhow::Result<ExitCode> {
+    const PDN: [&str; 5] = ["imsi", "apn", "ipv4", "ipv6", "state"];
+    const BEARER: [&str; 5] = ["ebi", "qci", "enb", "enb_teid", "upf_teid"];
+    let answer = match ask(socket, "spgw", "GET", "/sessions")? {
+        Ok(answer) => answer,
+        Err(code) => return Ok(code),
+    };
+    let mut table = Table::new(&[&PDN[..], &BEARER, &["filters"]].concat());
+    for pdn in rows(&answer) {
+        for bearer in rows(&pdn["bearers"]) {
+            let text = |of: &Value, name: &str| of.get(name).map(compact).unwrap_or_default();
+            let filters = rows(&bearer["filters"]).iter().map(compact).collect::<Vec<_>>().join("; ");
+            let pdn = PDN.iter().map(|name| text(pdn, name));
+            table.row(pdn.chain(BEARER.iter().map(|name| text(bearer, name))).chain([filters]));
+        }
+    }
+    output::listing(socket.format, &answer, &table, "no PDN connection is established")?;
     Ok(ExitCode::SUCCESS)
 }
 

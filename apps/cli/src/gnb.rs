@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use telemetry::DropReason;
 use telemetry::worker::{Drops, Totals};
 
-use crate::config::{Config, Problem};
+use crate::config::Config;
 
 /// A running unit.
 pub(crate) enum Unit {
@@ -67,24 +67,6 @@ impl Unit {
             }
         }
     }
-}
-
-/// Checks that the units that are to run have a section.
-pub(crate) fn sections(config: &Config, names: &[&str]) -> Result<(), Vec<Problem>> {
-    let missing = |name: &&&str| match **name {
-        "cu" => config.cu.is_none(),
-        "du" => config.du.is_none(),
-        _ => false,
-    };
-    let problem = |name: &&str| {
-        Problem::at(
-            1,
-            name,
-            "is missing: the godwit.yaml of the sources has an example, docs/split-ran.md explains it",
-        )
-    };
-    let problems: Vec<Problem> = names.iter().filter(missing).map(problem).collect();
-    if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
 /// The links of the units `names`, each with the name of its reference point.

@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = config::load(&args.config.config)?;
     telemetry::log::init(args.log.as_deref().unwrap_or(&config.log))?;
     let names: Vec<&str> = if args.nf.is_empty() { SECTIONS.to_vec() } else { args.nf.clone() };
-    gnb::sections(&config, &names)
+    optional_sections(&config, &names)
         .map_err(|problems| config::Problems { file: args.config.config.clone(), problems })?;
     // The limit and the capabilities apply to threads that start later, so both are set before the
     // first thread.
@@ -141,9 +141,9 @@ fn needed_capabilities(config: &Config, names: &[&str], capture: bool) -> Vec<Ca
     let is_raw = |mode| matches!(mode, SctpMode::Auto | SctpMode::Raw);
     let raw_sctp = (runs("amf") && is_raw(config.amf.sctp)) || gnb::sctp(config, names).any(is_raw);
     let units = config::GNB_SECTIONS.iter().any(|unit| runs(unit));
-    // The SMF receives bursts of PFCP responses, and a unit of a gNB bursts of packets: the buffers of their sockets may
+    // SMF and gateway receive bursts of PFCP responses, and a unit of a gNB bursts of packets: the buffers of their sockets may
     // have to exceed the system's limit.
-    let netlink = runs("upf") || runs("smf") || units;
+    let netlink = runs("upf") || runs("smf") || runs("spgw") || units;
     let packets = uses(Backend::AfXdp) || uses(Backend::Dpdk);
     let low_port = sbi_ports(config).iter().any(|(name, port)| runs(name) && *port < 1024)
         || config.metrics.is_some_and(|metrics| metrics.port() < 1024);
@@ -242,6 +242,8 @@ struct Core {
     upf: Option<(upf::Upf, oam::OamServer)>,
     /// For the user plane's ports that a capture does not see otherwise.
     taps: Option<pktio::capture::Taps>,
+    /// The gateway of 4G with its administration socket, as it has no SBI either.
+    spgw: Option<(epc::Spgw, oam::OamServer)>,
     /// Units of a gNB.
     units: Vec<gnb::Unit>,
     store: Option<Arc<dyn Store>>,
@@ -255,13 +257,13 @@ impl Core {
         // A loopback address is one of this machine, whichever process the NRF runs in.
         let nrf_is_local = names.contains(&"nrf") || config.nrf.sbi.ip().is_loopback();
         let env = nf::Env::new(&config.run_dir, Some(config.sbi.tls.api_root(config.nrf.sbi)));
-        // Units of a gNB know neither the NRF nor keys of the service-based interface.
-        let env = match names.iter().all(|name| config::GNB_SECTIONS.contains(name)) {
+        // Units of a gNB and the gateway know neither the NRF nor keys of the service-based interface.
+        let env = match names.iter().all(|name| config::is_optional(name)) {
             true => env,
             false => env.secured(&config.sbi, nrf_is_local).context("sbi.trust")?,
         };
         let (running, units) = (Vec::new(), Vec::new());
-        Ok(Core { env, running, upf: None, taps: None, units, store: None, metrics: None })
+        Ok(Core { env, running, upf: None, spgw: None, taps: None, units, store: None, metrics: None })
     }
 
     async fn start_all(&mut self, config: &Config, names: &[&str]) -> anyhow::Result<()> {
@@ -288,6 +290,15 @@ impl Core {
                 let served = upf_oam(upf.handle()).serve(&path);
                 let server = served.with_context(|| format!("cannot serve {}", path.display()))?;
                 self.upf = Some((upf, server));
+                return Ok(());
+            }
+            "spgw" => {
+                let section = config.spgw.clone().context("the configuration has no section `spgw`")?;
+                let spgw = epc::Spgw::start(section, &config.run_dir.join("spgw.restarts")).await?;
+                let path = oam::socket_path(&config.run_dir, "spgw");
+                let served = spgw.oam().serve(&path);
+                let server = served.with_context(|| format!("cannot serve {}", path.display()))?;
+                self.spgw = Some((spgw, server));
                 return Ok(());
             }
             unit @ ("cu" | "du") => {
@@ -342,6 +353,7 @@ impl Core {
         while let Some(running) = self.running.pop() {
             running.stop().await;
         }
+        drop(self.spgw.take());
         if let Some((upf, server)) = self.upf.take() {
             drop(server);
             upf.stop().await;
@@ -351,6 +363,24 @@ impl Core {
 }
 
 /// The administration routes of `godwit upf …`.
+/// Checks that what is run by its name only has a section.
+fn optional_sections(config: &Config, names: &[&str]) -> Result<(), Vec<config::Problem>> {
+    let missing = |name: &&&str| match **name {
+        "spgw" => config.spgw.is_none(),
+        "cu" => config.cu.is_none(),
+        "du" => config.du.is_none(),
+        _ => false,
+    };
+    let problem = |name: &&str| {
+        let document = if *name == "spgw" { "docs/epc.md" } else { "docs/split-ran.md" };
+        let message =
+            format!("is missing: the godwit.yaml of the sources has an example, {document} explains it");
+        config::Problem::at(1, name, message)
+    };
+    let problems: Vec<config::Problem> = names.iter().filter(missing).map(problem).collect();
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
 fn upf_oam(upf: upf::Handle) -> nf::Oam {
     let (stats, graph, sessions, status) = (upf.clone(), upf.clone(), upf.clone(), upf);
     nf::Oam::new()
@@ -442,8 +472,8 @@ mod tests {
         };
         assert_eq!(kept(&cu("auto"), &["cu"], false), ["CAP_NET_ADMIN", "CAP_NET_RAW"]);
         assert_eq!(kept(&cu("udp"), &["cu"], false), ["CAP_NET_ADMIN"]);
-        assert!(gnb::sections(&cu("auto"), &["cu"]).is_ok());
-        let missing = gnb::sections(&plain, &["cu"]).unwrap_err();
+        assert!(optional_sections(&cu("auto"), &["cu"]).is_ok());
+        let missing = optional_sections(&plain, &["cu"]).unwrap_err();
         assert!(missing[0].path == "cu" && missing[0].message.contains("godwit.yaml"), "{missing:?}");
     }
 

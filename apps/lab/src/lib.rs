@@ -44,6 +44,9 @@ pub use split::Model;
 /// Every NF, in the order in which they start.
 pub const NFS: [&str; 8] = ["nrf", "udr", "udm", "ausf", "pcf", "upf", "smf", "amf"];
 
+/// The same of a core of 4G.
+const EPC: [&str; 2] = ["upf", "spgw"];
+
 /// How long the core may take to be ready.
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// Interval between checks whether the core is ready.
@@ -65,6 +68,8 @@ pub struct Options {
     pub split: Option<Model>,
     /// An edge site, instead of a gNB in parts.
     pub edge: bool,
+    /// A core of 4G: UPF and S/P-GW, and nothing else.
+    pub epc: bool,
     /// Makes certificates with `godwit certs` before the core starts.
     pub certificates: bool,
     /// Folder for the core's captures of its reference points.
@@ -87,6 +92,7 @@ impl Options {
             processes: false,
             split: None,
             edge: false,
+            epc: false,
             certificates: false,
             pcap: None,
             log: "info".to_owned(),
@@ -108,6 +114,8 @@ pub struct Lab {
     /// Fields are dropped in this order: processes first, then what they use.
     nfs: Vec<NfProcess>,
     server: server::Server,
+    /// A core of 4G.
+    epc: bool,
     /// Of the core's processes.
     log_filter: String,
     folder: tempfile::TempDir,
@@ -137,6 +145,9 @@ impl Lab {
         let server = server::Server::start(&dn).context("start the data network's HTTP server")?;
 
         let mut configuration = settings::configuration(folder.path(), &options.log);
+        if options.epc {
+            settings::add_spgw(&mut configuration);
+        }
         if let Some(model) = options.split {
             split::add(&mut configuration, model, folder.path());
         }
@@ -160,6 +171,7 @@ impl Lab {
             edge,
             nfs: Vec::new(),
             server,
+            epc: options.epc,
             log_filter: options.log,
             folder,
         };
@@ -168,7 +180,7 @@ impl Lab {
             anyhow::ensure!(made.status.success(), "godwit certs: {}", String::from_utf8_lossy(&made.stderr));
         }
         if options.processes {
-            for (index, name) in NFS.into_iter().enumerate() {
+            for (index, name) in lab.functions().iter().copied().enumerate() {
                 // One process captures for all, because they share the namespace.
                 let pcap = options.pcap.as_deref().filter(|_| index == 0);
                 lab.start_nf(name, &["--nf", name], pcap)?;
@@ -178,7 +190,7 @@ impl Lab {
                 }
             }
         } else {
-            lab.start_nf("core", &[], options.pcap.as_deref())?;
+            lab.start_nf("core", lab.arguments(), options.pcap.as_deref())?;
         }
         lab.ready().await?;
         if lab.units.is_some() {
@@ -356,7 +368,7 @@ impl Lab {
     /// # Errors
     /// As [`Lab::start`].
     pub async fn restart(&mut self, name: &'static str) -> anyhow::Result<()> {
-        let arguments: &[&str] = if name == "core" { &[] } else { &["--nf", name] };
+        let arguments = if name == "core" { self.arguments() } else { &["--nf", name] };
         self.start_nf(name, arguments, None)?;
         if name != "core" {
             self.nf_ready(name).await?;
@@ -428,10 +440,20 @@ impl Lab {
 
     /// Waits until every NF answers and is registered.
     async fn ready(&mut self) -> anyhow::Result<()> {
-        for nf in NFS {
+        for nf in self.functions() {
             self.nf_ready(nf).await?;
         }
         Ok(())
+    }
+
+    /// What the core consists of.
+    fn functions(&self) -> &'static [&'static str] {
+        if self.epc { &EPC } else { &NFS }
+    }
+
+    /// Arguments of a core in one process.
+    fn arguments(&self) -> &'static [&'static str] {
+        if self.epc { &["--nf", "upf,spgw"] } else { &[] }
     }
 
     async fn nf_ready(&mut self, nf: &str) -> anyhow::Result<()> {

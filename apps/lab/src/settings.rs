@@ -9,6 +9,12 @@ use types::{Imsi, Supi};
 
 use crate::network::{CORE_N2, UE_POOL, UE_POOL_IPV6};
 
+/// Halves of [`UE_POOL`] and [`UE_POOL_IPV6`].
+const SMF_POOL: &str = "10.45.0.0/17";
+const SMF_POOL_IPV6: &str = "fd00:45::/49";
+const SPGW_POOL: &str = "10.45.128.0/17";
+const SPGW_POOL_IPV6: &str = "fd00:45:0:8000::/49";
+
 /// IMSI of the first default subscriber.
 const FIRST_IMSI: u64 = 999_700_000_000_001;
 
@@ -76,12 +82,28 @@ pub(crate) fn configuration(folder: &Path, log: &str) -> Value {
     })
 }
 
+/// Adds an S/P-GW of 4G, which hands out the second half of the UE addresses; the SMF has the first one.
+pub(crate) fn add_spgw(configuration: &mut Value) {
+    let pools = |ipv4: &str, ipv6: &str| json!({"ipv4": ipv4, "ipv6": ipv6});
+    configuration["smf"]["dnn"][0]["ue_pool"] = pools(SMF_POOL, SMF_POOL_IPV6);
+    configuration["spgw"] = json!({
+        "gtpc": format!("{CORE_N2}:2123"),
+        "pfcp": "127.0.0.6:8805",
+        "gtpu": "127.0.0.6:2152",
+        "upf": ["127.0.0.7:8805"],
+        "apn": [{
+            "name": "internet", "ue_pool": pools(SPGW_POOL, SPGW_POOL_IPV6), "dns": ["10.201.0.2"], "mtu": 1400,
+        }],
+    });
+}
+
 /// Whether an NF with this status is ready: registered at the NRF if it has an SBI, and with a user
 /// plane if it is the SMF. A CU has an AMF then, and a DU a CU that serves its cell.
 pub(crate) fn is_ready(nf: &str, status: &Value) -> bool {
-    let registered = matches!(nf, "nrf" | "upf") || status["registered"] == true;
+    let registered = matches!(nf, "nrf" | "upf" | "spgw") || status["registered"] == true;
     let upfs = status["detail"]["upfs"].as_array();
-    let user_plane = nf != "smf" || upfs.is_some_and(|upfs| upfs.iter().any(|upf| upf["associated"] == true));
+    let user_plane = !matches!(nf, "smf" | "spgw")
+        || upfs.is_some_and(|upfs| upfs.iter().any(|upf| upf["associated"] == true));
     match nf {
         "cu" => status["detail"]["amf"].is_string(),
         "du" => status["detail"]["in_service"] == true,

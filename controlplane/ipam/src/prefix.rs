@@ -16,6 +16,25 @@ pub struct UePool {
     pub ipv6: Option<Prefix<Ipv6Addr>>,
 }
 
+impl UePool {
+    /// Checks rules that serde cannot check.
+    ///
+    /// # Errors
+    /// The key with an invalid value, and what to do.
+    pub fn validate(&self) -> Result<(), (&'static str, &'static str)> {
+        if self.ipv4.is_none() && self.ipv6.is_none() {
+            return Err(("ue_pool", "give ipv4, ipv6 or both"));
+        }
+        if self.ipv4.is_some_and(|pool| !(8..=29).contains(&pool.length)) {
+            return Err(("ue_pool.ipv4", "give a network between /8 and /29"));
+        }
+        if self.ipv6.is_some_and(|pool| !(32..=63).contains(&pool.length)) {
+            return Err(("ue_pool.ipv6", "give a network between /32 and /63: each session takes a /64"));
+        }
+        Ok(())
+    }
+}
+
 /// `address/length`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix<A> {

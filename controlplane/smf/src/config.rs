@@ -192,20 +192,10 @@ impl Config {
             if self.dnn.iter().take(index).any(|other| other.name == dnn.name) {
                 return fail(key("name"), "this data network is listed twice");
             }
-            let UePool { ipv4, ipv6 } = dnn.ue_pool;
-            if ipv4.is_none() && ipv6.is_none() {
-                return fail(key("ue_pool"), "give ipv4, ipv6 or both");
+            if let Err((name, reason)) = dnn.ue_pool.validate() {
+                return fail(key(name), reason);
             }
-            if ipv4.is_some_and(|pool| !(8..=29).contains(&pool.length)) {
-                return fail(key("ue_pool.ipv4"), "give a network between /8 and /29");
-            }
-            if ipv6.is_some_and(|pool| !(32..=63).contains(&pool.length)) {
-                return fail(
-                    key("ue_pool.ipv6"),
-                    "give a network between /32 and /63: each session takes a /64",
-                );
-            }
-            if ipv6.is_some() && dnn.mtu < 1280 {
+            if dnn.ue_pool.ipv6.is_some() && dnn.mtu < 1280 {
                 return fail(key("mtu"), "IPv6 needs at least 1280");
             }
             if dnn.mtu < 576 {

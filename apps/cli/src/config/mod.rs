@@ -54,6 +54,8 @@ pub struct Config {
     pub smf: smf::Config,
     /// UPF.
     pub upf: upf::Config,
+    /// S-GW and P-GW of 4G; `None`: the file has no such section.
+    pub spgw: Option<epc::Config>,
     /// Central unit of a gNB; `None`: the file has no such section.
     pub cu: Option<cu::Config>,
     /// Distributed unit of a gNB; `None`: the file has no such section.
@@ -77,9 +79,17 @@ pub const SECTIONS: &[&str] = &["nrf", "udr", "udm", "ausf", "pcf", "upf", "smf"
 /// each may be absent.
 pub const GNB_SECTIONS: &[&str] = &["cu", "du"];
 
+/// Sections of 4G (docs/epc.md). Each is run by its name only, and may be absent.
+pub const EPC_SECTIONS: &[&str] = &["spgw"];
+
 /// Names of everything that `godwit run --nf` can run, in the order of starting.
 pub fn runnable() -> impl Iterator<Item = &'static str> {
-    SECTIONS.iter().chain(GNB_SECTIONS).copied()
+    SECTIONS.iter().chain(EPC_SECTIONS).chain(GNB_SECTIONS).copied()
+}
+
+/// Whether a section may be absent, and is run by its name only.
+pub fn is_optional(name: &str) -> bool {
+    GNB_SECTIONS.iter().chain(EPC_SECTIONS).any(|section| *section == name)
 }
 
 /// One mistake in the configuration.
@@ -166,6 +176,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
     let pcf = reader.section::<pcf::Config>("pcf", &[]);
     let smf = reader.section::<smf::Config>("smf", &["slices"]);
     let mut upf = reader.section::<upf::Config>("upf", &[]);
+    let spgw = reader.absent_or::<epc::Config>("spgw", &[]);
     let cu = reader.absent_or::<cu::Config>("cu", &["plmn", "slices"]);
     let du = reader.absent_or::<du::Config>("du", &["plmn", "slices"]);
     let ran = reader.absent_or::<ue::Config>("ran", &[]);
@@ -193,6 +204,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
             pcf: pcf?,
             smf: smf?,
             upf: upf?,
+            spgw: spgw?,
             cu: cu?,
             du: du?,
             ran: ran?,
@@ -201,9 +213,11 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
     })();
     match config {
         Some(mut config) if problems.is_empty() => {
-            // Unless others are named, the UPF serves the SMF of the same file.
+            // Unless others are named, the UPF serves the SMF and the gateway of the same file.
             if config.upf.smf.is_empty() {
-                config.upf.smf.push(upf::config::Smf::at(config.smf.pfcp));
+                let spgw = config.spgw.as_ref().map(|spgw| spgw.pfcp);
+                let all = [Some(config.smf.pfcp), spgw].into_iter().flatten();
+                config.upf.smf.extend(all.map(upf::config::Smf::at));
             }
             semantic::check(&config, &root, &mut problems);
             if problems.is_empty() { Ok(config) } else { Err(sorted(problems)) }
@@ -225,7 +239,7 @@ fn sockets(node: &Node, transport: Transport, found: &mut Vec<CoreSocket>) {
             for (key, entry) in entries {
                 let transport = match key.name.as_str() {
                     "ngap" | "f1c" | "local" | "cu" | "n2" | "amf" => Transport::Sctp,
-                    "pfcp" | "gtpu" | "upf" | "smf" => Transport::Udp,
+                    "pfcp" | "gtpu" | "gtpc" | "upf" | "smf" => Transport::Udp,
                     _ => Transport::Tcp,
                 };
                 sockets(entry, transport, found);

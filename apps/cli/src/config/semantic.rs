@@ -23,6 +23,9 @@ pub fn check(config: &Config, root: &Node, problems: &mut Vec<Problem>) {
             problems.push(from_validate(root, section, &message));
         }
     }
+    if let Some(Err(error)) = config.spgw.as_ref().map(epc::Config::validate) {
+        problems.push(from_validate(root, "spgw", &error.to_string()));
+    }
     if let Some(cu) = &config.cu {
         central_unit(cu, root, problems);
     }
@@ -84,37 +87,64 @@ fn distributed_unit(du: &du::Config, cu: Option<&cu::Config>, root: &Node, probl
 /// Bits of a cell's number within its gNB, at the end of the NR Cell Identity (36 bits, 24 of them the gNB's).
 const CELL_BITS: u32 = 12;
 
-/// SMF and UPF must agree about data networks: the SMF hands out addresses that the UPF routes.
+/// A data network whose addresses the SMF hands out, or a gateway of 4G.
+struct HandedOut<'c> {
+    /// The key.
+    path: String,
+    name: &'c types::Dnn,
+    pool: ipam::UePool,
+}
+
+/// All of them.
+fn handed_out(config: &Config) -> Vec<HandedOut<'_>> {
+    let smf = config.smf.dnn.iter().enumerate().map(|(index, dnn)| HandedOut {
+        path: format!("smf.dnn[{index}]"),
+        name: &dnn.name,
+        pool: dnn.ue_pool,
+    });
+    let spgw = config.spgw.iter().flat_map(|spgw| spgw.apn.iter().enumerate()).map(|(index, apn)| {
+        HandedOut { path: format!("spgw.apn[{index}]"), name: &apn.name, pool: apn.ue_pool }
+    });
+    smf.chain(spgw).collect()
+}
+
+/// The networks of a pool by family.
+fn families(pool: ipam::UePool) -> [(&'static str, Option<net::link::Cidr>); 2] {
+    let cidr = |text: Option<String>| text.and_then(|text| text.parse().ok());
+    [
+        ("ipv4", cidr(pool.ipv4.map(|pool| pool.to_string()))),
+        ("ipv6", cidr(pool.ipv6.map(|pool| pool.to_string()))),
+    ]
+}
+
+/// SMF, gateway and UPF must agree about data networks: the UPF routes the addresses that the others hand out, and no address is
+/// handed out by two.
 fn data_networks(config: &Config, root: &Node, problems: &mut Vec<Problem>) {
-    for (index, dnn) in config.smf.dnn.iter().enumerate() {
-        let path = format!("smf.dnn[{index}]");
-        let Some(served) = config.upf.dnn.iter().find(|other| other.name == dnn.name) else {
+    let all = handed_out(config);
+    for (index, HandedOut { path, name, pool }) in all.iter().enumerate() {
+        let Some(served) = config.upf.dnn.iter().find(|other| other.name == **name) else {
             let names: Vec<String> = config.upf.dnn.iter().map(|other| other.name.to_string()).collect();
             let message =
-                format!("`{}` is not a data network of upf.dnn, which has {}", dnn.name, names.join(", "));
-            problems.push(Problem::at(root.line_of(&path), &format!("{path}.name"), message));
+                format!("`{name}` is not a data network of upf.dnn, which has {}", names.join(", "));
+            problems.push(Problem::at(root.line_of(path), &format!("{path}.name"), message));
             continue;
         };
-        let families = [
-            (
-                "ipv4",
-                dnn.ue_pool.ipv4.map(|pool| pool.to_string()),
-                served.ue_pool.ipv4.map(|pool| pool.to_string()),
-            ),
-            (
-                "ipv6",
-                dnn.ue_pool.ipv6.map(|pool| pool.to_string()),
-                served.ue_pool.ipv6.map(|pool| pool.to_string()),
-            ),
-        ];
-        for (family, handed_out, routed) in families {
-            if let Some(pool) = handed_out
-                && routed.as_ref() != Some(&pool)
-            {
-                let routed = routed.unwrap_or_else(|| "nothing".to_owned());
-                let path = format!("{path}.ue_pool.{family}");
+        let routed = [("ipv4", served.ue_pool.ipv4), ("ipv6", served.ue_pool.ipv6)];
+        for ((family, pool), (_, routed)) in families(*pool).into_iter().zip(routed) {
+            let Some(pool) = pool else { continue };
+            let path = format!("{path}.ue_pool.{family}");
+            if !routed.is_some_and(|routed| overlap(routed, pool) && routed.prefix() <= pool.prefix()) {
+                let routed = routed.map_or_else(|| "nothing".to_owned(), |routed| routed.to_string());
+                let message = format!("`{pool}` is handed out, but upf.dnn routes {routed} for `{name}`");
+                problems.push(Problem::at(root.line_of(&path), &path, message));
+            }
+            let twice = |other: &&HandedOut<'_>| {
+                let mut pools = families(other.pool).into_iter().filter_map(|(_, pool)| pool);
+                other.name == *name && pools.any(|other| overlap(other, pool))
+            };
+            if let Some(other) = all.iter().take(index).find(twice) {
                 let message =
-                    format!("`{pool}` is handed out, but upf.dnn routes {routed} for `{}`", dnn.name);
+                    format!("`{pool}` is handed out by {}, too: give each a part of the network", other.path);
                 problems.push(Problem::at(root.line_of(&path), &path, message));
             }
         }
@@ -149,6 +179,8 @@ fn sockets(config: &Config) -> Vec<(String, IpAddr)> {
         ("smf.pfcp", config.smf.pfcp.ip()),
         ("upf.pfcp", config.upf.pfcp.ip()),
     ];
+    let spgw = config.spgw.iter().flat_map(|spgw| [spgw.gtpc, spgw.pfcp, spgw.gtpu]);
+    let spgw = spgw.map(|address| ("spgw".to_owned(), address.ip()));
     let interfaces = Interfaces::of(&config.upf);
     let gtpu = interfaces.tunnels().map(|interface| (interface.place.clone(), interface.local().ip()));
     let cu = config.cu.iter().flat_map(|cu| {
@@ -160,7 +192,7 @@ fn sockets(config: &Config) -> Vec<(String, IpAddr)> {
         links.map(|address| ("du".to_owned(), address.ip()))
     });
     let fixed = fixed.map(|(name, address)| (name.to_owned(), address)).into_iter();
-    fixed.chain(gtpu).chain(cu).chain(du).collect()
+    fixed.chain(gtpu).chain(spgw).chain(cu).chain(du).collect()
 }
 
 /// Whether two data networks can have the same UE addresses: in different network instances, unless the kernel routes

@@ -254,8 +254,12 @@ mod tests {
             eprintln!("skipped: no XDP programs, or no right to load them");
             return;
         }
-        let (offload, _messages) = Offload::new(&Xdp { tunnels: 64, own: Vec::new() }, BTreeMap::new()).unwrap();
-        assert_eq!((&offload.status()["paused"], &offload.status()["failed"]), (&json!(false), &json!(false)));
+        let (offload, _messages) =
+            Offload::new(&Xdp { tunnels: 64, own: Vec::new() }, BTreeMap::new()).unwrap();
+        assert_eq!(
+            (&offload.status()["paused"], &offload.status()["failed"]),
+            (&json!(false), &json!(false))
+        );
         let panics = catch_unwind(AssertUnwindSafe(|| {
             let _tunnels = offload.tunnels();
             panic!("a defect");

@@ -285,7 +285,9 @@ impl Tunnels {
     /// After a panic: what is known of the entries may be wrong, so XDP passes everything on until the switch starts again.
     pub fn fail(&mut self) {
         if !std::mem::replace(&mut self.has_failed, true) {
-            tracing::error!("a defect in the tables for XDP: all packets take the host path until the switch starts again");
+            tracing::error!(
+                "a defect in the tables for XDP: all packets take the host path until the switch starts again"
+            );
             self.pause();
         }
     }

@@ -54,6 +54,16 @@ pub enum PcoItem {
 const LONG: [u16; 3] = [0x0023, 0x0024, 0x0030];
 
 impl Pco {
+    /// The options in the octets of a PCO IE (TS 24.008 §10.5.6.3), as GTPv2-C has them; `None` if they are malformed.
+    pub fn decode(octets: &[u8]) -> Option<Self> {
+        Self::read(octets).ok()
+    }
+
+    /// As the octets of a PCO IE.
+    pub fn encode(&self) -> Vec<u8> {
+        self.write()
+    }
+
     pub(crate) fn read(octets: &[u8]) -> Read<Self> {
         let mut reader = Reader(octets);
         reader.u8()?;

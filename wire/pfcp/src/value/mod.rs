@@ -82,6 +82,10 @@ impl NtpSeconds {
 }
 
 impl InterfaceType {
+    /// S1-U.
+    pub const S1_U: Self = Self(0);
+    /// SGi.
+    pub const SGI: Self = Self(16);
     /// N3, 3GPP access.
     pub const N3_3GPP_ACCESS: Self = Self(11);
     /// N6.

@@ -1,0 +1,190 @@
+//! Serving and packet data network gateway in one: the control of EPS sessions between an MME (S11, GTPv2-C) and the user plane of the
+//! 5G core (Sxa and Sxb, PFCP).
+//!
+//! Flow: message of the MME → [`gtpc`] → a file of [`procedure`] → [`rules`], N4 → answer. Requests of UPFs arrive as
+//! `n4::N4Event`. [`filters`] translates traffic flow templates, [`n4u`] is the router of IPv6 PDN connections.
+//!
+//! Invariants: a UE's lock excludes concurrent procedures; an address belongs to at most one PDN connection; a PDN connection that
+//! has ended has returned its address and its session on the UPF; only the MME that serves a UE changes what it has; no input ends
+//! the process.
+//!
+//! Read first: [`context`], `procedure/create_session.rs`, [`rules`].
+#![forbid(unsafe_code)]
+
+mod bearer;
+pub mod config;
+mod context;
+mod filters;
+mod gtpc;
+mod n4u;
+mod oam;
+mod procedure;
+mod rules;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use config::{ApnConfig, Config, ConfigError};
+use context::{Gateway, Network};
+use gtpc::{Gtpc, GtpcEvent};
+use gtpv2c::Message;
+use n4::{N4, N4Event};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use procedure::*;
+
+/// Why the gateway could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration is invalid.
+    #[error("spgw.{0}")]
+    Config(#[from] ConfigError),
+    /// A socket, or the file with the restart counter, cannot be used.
+    #[error("S/P-GW cannot use {what}: {source}")]
+    Unusable {
+        /// The key with its value, or the file.
+        what: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+}
+
+/// A running gateway. It ends when this is dropped; PDN connections stay on their UPFs, which notice.
+pub struct Spgw {
+    gateway: Arc<Gateway>,
+    _tasks: JoinSet<()>,
+}
+
+impl Spgw {
+    /// Starts a gateway. It serves at once. PDN connections need a UPF; the gateway tries to associate with one until it succeeds.
+    /// `restarts` is the file with the restart counter.
+    ///
+    /// # Errors
+    /// The configuration is invalid, or an address or the file cannot be used.
+    pub async fn start(config: Config, restarts: &Path) -> Result<Spgw, StartError> {
+        config.validate()?;
+        let mut tasks = JoinSet::new();
+        let unusable = |what: String| move |source| StartError::Unusable { what, source };
+        let gtpc = Gtpc::start(config.gtpc, &config.timers, restarts, &mut tasks).await;
+        let (gtpc, messages) =
+            gtpc.map_err(unusable(format!("spgw.gtpc {} or {}", config.gtpc, restarts.display())))?;
+        let n4_config = n4::Config {
+            local: config.pfcp,
+            upfs: config.upf.clone(),
+            t1: Duration::from_millis(config.timers.pfcp_t1_ms),
+            n1: config.timers.pfcp_n1,
+            heartbeat_interval: Duration::from_millis(config.timers.pfcp_heartbeat_ms),
+        };
+        let n4 = N4::start(&n4_config, &mut tasks).await;
+        let (n4, events) = n4.map_err(unusable(format!("spgw.pfcp {}", config.pfcp)))?;
+        let gtpu = net::udp::bind(config.gtpu).await;
+        let gtpu = gtpu.map_err(unusable(format!("spgw.gtpu {}", config.gtpu)))?;
+        let networks = config.apn.iter().map(|apn| (apn.name.clone(), Network::new(apn.clone()))).collect();
+        let gateway = Arc::new(Gateway {
+            config,
+            gtpc,
+            n4,
+            gtpu,
+            networks,
+            ues: context::Ues::default(),
+            started: net::time::now(),
+        });
+        tasks.spawn(n4u::run(gateway.clone()));
+        tasks.spawn(handle_messages(gateway.clone(), messages));
+        tasks.spawn(handle_events(gateway.clone(), events));
+        Ok(Spgw { gateway, _tasks: tasks })
+    }
+
+    /// What its administration socket serves.
+    pub fn oam(&self) -> nf::Oam {
+        oam::routes(self.gateway.clone())
+    }
+
+    /// Whether a UPF is associated and answers.
+    pub fn has_upf(&self) -> bool {
+        self.gateway.n4.select_upf().is_ok()
+    }
+}
+
+/// Handles what MMEs begin, each on a task of its own, so that a slow PDN connection does not delay others.
+async fn handle_messages(gateway: Arc<Gateway>, mut messages: mpsc::Receiver<GtpcEvent>) {
+    while let Some(event) = messages.recv().await {
+        let gateway = gateway.clone();
+        match event {
+            GtpcEvent::Request { id, teid, message } => match message {
+                Message::CreateSessionRequest(request) => {
+                    tokio::spawn(create_session::handle(gateway, id, teid, request));
+                }
+                Message::ModifyBearerRequest(request) => {
+                    tokio::spawn(modify_bearer::handle(gateway, id, teid, request));
+                }
+                Message::DeleteSessionRequest(request) => {
+                    tokio::spawn(delete_session::handle(gateway, id, teid, request));
+                }
+                Message::ReleaseAccessBearersRequest(_) => {
+                    tokio::spawn(release_access_bearers::handle(gateway, id, teid));
+                }
+                Message::DeleteBearerCommand(command) => {
+                    tokio::spawn(bearers::delete_command(gateway, id, teid, command));
+                }
+                Message::BearerResourceCommand(command) => {
+                    tokio::spawn(bearers::resource_command(gateway, id, teid, command));
+                }
+                Message::ModifyBearerCommand(command) => {
+                    tokio::spawn(bearers::modify_command(gateway, id, teid, command));
+                }
+                // What an MME does not send to an S-GW, and indirect forwarding.
+                _ => gateway.gtpc.reject(id, 0, gtpv2c::value::CauseValue::SERVICE_NOT_SUPPORTED),
+            },
+            GtpcEvent::Malformed { id, teid, error } => {
+                tokio::spawn(malformed(gateway, id, teid, error));
+            }
+            GtpcEvent::Indication { peer, teid, message } => {
+                if let Message::DownlinkDataNotificationFailureIndication(_) = message {
+                    tokio::spawn(paging::failed(gateway, peer, teid));
+                }
+            }
+            GtpcEvent::PeerRestarted { peer, since } => {
+                tokio::spawn(peer_restart::handle(gateway, peer, since));
+            }
+        }
+    }
+}
+
+/// Refuses a request that cannot be decoded.
+async fn malformed(
+    gateway: Arc<Gateway>,
+    id: gtpv2c::endpoint::RequestId,
+    teid: u32,
+    error: gtpv2c::DecodeError,
+) {
+    tracing::info!(peer = %id.peer, %error, "malformed GTPv2-C request");
+    let teid = match gateway.ues.by_teid(teid) {
+        Some(ue) => ue.state.lock().await.mme.teid,
+        None => 0,
+    };
+    if let Some(cause) = error.cause() {
+        gateway.gtpc.reject(id, teid, cause);
+    }
+}
+
+/// Handles requests of UPFs, each on a task of its own.
+async fn handle_events(gateway: Arc<Gateway>, mut events: mpsc::Receiver<N4Event>) {
+    while let Some(event) = events.recv().await {
+        let gateway = gateway.clone();
+        match event {
+            N4Event::Report { id, seid, report } => {
+                tokio::spawn(reports::handle(gateway, id, seid, report));
+            }
+            N4Event::Restore { upf, lost } => {
+                tokio::spawn(restoration::restore(gateway, upf, lost));
+            }
+            N4Event::Malformed { id, error, .. } => {
+                let cause = error.cause().unwrap_or(pfcp::Cause::MANDATORY_IE_INCORRECT);
+                gateway.n4.reject(id, 0, cause, error.offending_ie());
+            }
+        }
+    }
+}

@@ -1,0 +1,521 @@
+//! A network on loopback: the gateway under test, an MME whose part each test plays, and a UPF that accepts everything and keeps what it
+//! was asked.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use epc::{Config, Spgw};
+use gtpv2c::endpoint::{Endpoint, Event, Failure, Handle, RequestId};
+use gtpv2c::message::*;
+use gtpv2c::value::*;
+use gtpv2c::{BearerToBeCreated, BearerToBeModified};
+use net::time;
+use net::udp::UdpSocket;
+use pfcp::Message as PfcpMessage;
+use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
+use serde_json::json;
+
+pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const IMSI: &str = "999700000000001";
+
+/// A loopback network of a test: addresses that no other test uses.
+#[derive(Clone, Copy)]
+pub struct Network(u32);
+
+impl Network {
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub fn ip(&self, host: u8) -> IpAddr {
+        format!("127.{}.{}.{host}", 20 + std::process::id() % 200, self.0).parse().unwrap()
+    }
+
+    pub fn gateway(&self) -> SocketAddr {
+        SocketAddr::new(self.ip(5), 2123)
+    }
+}
+
+/// A gateway with its UPF.
+pub struct Core {
+    pub network: Network,
+    pub upf: Upf,
+    pub spgw: Option<Spgw>,
+    pub config: Config,
+    folder: tempfile::TempDir,
+}
+
+impl Core {
+    pub async fn start() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    /// With a changed configuration.
+    pub async fn with(edit: impl FnOnce(&mut serde_json::Value)) -> Self {
+        let network = Network::new();
+        let upf = Upf::start(network.ip(7)).await;
+        let own = network.ip(5);
+        let mut config = json!({
+            "gtpc": format!("{own}:2123"), "pfcp": format!("{own}:8805"), "gtpu": format!("{own}:2152"),
+            "upf": [format!("{}:8805", network.ip(7))],
+            "apn": [{"name": "internet", "ue_pool": {"ipv4": "10.45.0.0/16", "ipv6": "fd00:45::/48"}, "dns": ["1.1.1.1"]}],
+            "timers": {"gtpc_t3_ms": 300, "paging_guard_ms": 300, "unreachable_ms": 300, "pfcp_heartbeat_ms": 200, "pfcp_t1_ms": 200},
+        });
+        edit(&mut config);
+        let config: Config = serde_json::from_value(config).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let mut core = Self { network, upf, spgw: None, config, folder };
+        core.start_gateway().await;
+        core
+    }
+
+    pub fn restarts(&self) -> PathBuf {
+        self.folder.path().join("restarts")
+    }
+
+    pub async fn start_gateway(&mut self) {
+        let spgw = Spgw::start(self.config.clone(), &self.restarts()).await.unwrap();
+        let deadline = time::now() + PATIENCE;
+        while !spgw.has_upf() {
+            assert!(time::now() < deadline, "no UPF");
+            time::sleep(Duration::from_millis(5)).await;
+        }
+        self.spgw = Some(spgw);
+    }
+
+    pub async fn mme(&self, host: u8) -> Mme {
+        Mme::start(self.network, host, 1).await
+    }
+
+    /// The PDN connections, as `godwit session list` has them.
+    pub async fn sessions(&self) -> Vec<serde_json::Value> {
+        let path = self.folder.path().join(format!("oam-{}", nf_socket()));
+        let server = self.spgw.as_ref().unwrap().oam().serve(&path).unwrap();
+        let answer = nf::oam::call(&path, "GET", "/sessions", None).await.unwrap();
+        drop(server);
+        answer.as_array().unwrap().clone()
+    }
+
+    /// Something at the administration socket.
+    pub async fn oam(
+        &self,
+        method: &str,
+        route: &str,
+        body: Option<serde_json::Value>,
+    ) -> Result<serde_json::Value, String> {
+        let path = self.folder.path().join(format!("oam-{}", nf_socket()));
+        let _server = self.spgw.as_ref().unwrap().oam().serve(&path).unwrap();
+        nf::oam::call(&path, method, route, body.as_ref()).await.map_err(|error| error.to_string())
+    }
+}
+
+fn nf_socket() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// An MME.
+pub struct Mme {
+    pub network: Network,
+    pub ip: IpAddr,
+    socket: UdpSocket,
+    endpoint: Endpoint,
+    events: std::collections::VecDeque<Event>,
+}
+
+impl Mme {
+    pub async fn start(network: Network, host: u8, restart_counter: u8) -> Self {
+        let ip = network.ip(host);
+        let socket = net::udp::bind(SocketAddr::new(ip, 2123)).await.unwrap();
+        Self { network, ip, socket, endpoint: endpoint(restart_counter), events: Default::default() }
+    }
+
+    /// Forgets everything, and has another restart counter from now on.
+    pub fn restart(&mut self, counter: u8) {
+        self.endpoint = endpoint(counter);
+        self.events.clear();
+    }
+
+    pub fn f_teid(&self, teid: u32) -> FTeid {
+        FTeid::new(InterfaceType::S11_MME, teid, self.ip)
+    }
+
+    fn flush(&mut self) {
+        while let Some(transmit) = self.endpoint.poll_transmit() {
+            let _ = self.socket.try_send_to(&transmit.payload, transmit.to);
+        }
+        while let Some(event) = self.endpoint.poll_event() {
+            self.events.push_back(event);
+        }
+    }
+
+    /// Receives and repeats until there is an event; `None` when none comes in `patience`.
+    pub async fn event_within(&mut self, patience: Duration) -> Option<Event> {
+        let deadline = time::now() + patience;
+        let mut buffer = vec![0u8; 65_536];
+        loop {
+            self.flush();
+            if let Some(event) = self.events.pop_front() {
+                return Some(event);
+            }
+            if time::now() >= deadline {
+                return None;
+            }
+            let due = self.endpoint.poll_timeout().map_or(deadline, time::Instant::from_std).min(deadline);
+            tokio::select! {
+                received = self.socket.recv_from(&mut buffer) => {
+                    let (length, from) = received.unwrap();
+                    self.endpoint.handle_datagram(time::now().into_std(), from, &buffer[..length]);
+                }
+                () = time::sleep_until(due) => self.endpoint.handle_timeout(time::now().into_std()),
+            }
+        }
+    }
+
+    pub async fn event(&mut self) -> Event {
+        self.event_within(PATIENCE).await.expect("an event")
+    }
+
+    pub fn send(&mut self, teid: u32, message: impl Into<Message>) -> Handle {
+        let to = self.network.gateway();
+        let handle = self.endpoint.send_request(time::now().into_std(), to, teid, message).unwrap();
+        self.flush();
+        handle
+    }
+
+    /// Raw octets.
+    pub fn send_octets(&mut self, octets: &[u8]) {
+        let _ = self.socket.try_send_to(octets, self.network.gateway());
+    }
+
+    /// Sends a request, and waits for its answer. Other events wait.
+    pub async fn ask(&mut self, teid: u32, message: impl Into<Message>) -> Result<(u32, Message), Failure> {
+        let wanted = self.send(teid, message);
+        let mut others = Vec::new();
+        let result = loop {
+            match self.event().await {
+                Event::Response { handle, teid, message, .. } if handle == wanted => {
+                    break Ok((teid, message));
+                }
+                Event::Failed { handle, failure, .. } if handle == wanted => break Err(failure),
+                other => others.push(other),
+            }
+        };
+        self.events.extend(others);
+        result
+    }
+
+    /// The next request of the gateway.
+    pub async fn request(&mut self) -> (RequestId, u32, Message) {
+        self.request_within(PATIENCE).await.expect("a request")
+    }
+
+    pub async fn request_within(&mut self, patience: Duration) -> Option<(RequestId, u32, Message)> {
+        let deadline = time::now() + patience;
+        loop {
+            match self.event_within(deadline.saturating_duration_since(time::now())).await? {
+                Event::Request { id, teid, message, .. } => return Some((id, teid, message)),
+                other => tracing_ignore(other),
+            }
+        }
+    }
+
+    pub fn respond(&mut self, id: RequestId, teid: u32, message: impl Into<Message>) {
+        self.endpoint.respond(time::now().into_std(), id, teid, message).unwrap();
+        self.flush();
+    }
+
+    pub fn indicate(&mut self, teid: u32, message: impl Into<Message>) {
+        self.endpoint.send_indication(self.network.gateway(), teid, message).unwrap();
+        self.flush();
+    }
+
+    /// Attaches a UE with the default bearer 5, and an eNB's tunnel. Returns the gateway's TEID and its answer.
+    pub async fn attach(&mut self, imsi: &str, teid: u32) -> (u32, CreateSessionResponse) {
+        let response = self.create(self.create_request(imsi, teid)).await;
+        assert_eq!(response.cause.value, CauseValue::ACCEPTED, "{response:?}");
+        let gateway = response.sender_f_teid.unwrap().teid;
+        let modified = self.connect(gateway, 5, teid).await;
+        assert_eq!(modified.cause.value, CauseValue::ACCEPTED, "{modified:?}");
+        (gateway, response)
+    }
+
+    pub fn create_request(&self, imsi: &str, teid: u32) -> CreateSessionRequest {
+        CreateSessionRequest {
+            imsi: Some(imsi.parse().unwrap()),
+            rat_type: RatType::EUTRAN,
+            sender_f_teid: self.f_teid(teid),
+            apn: "internet.mnc070.mcc999.gprs".into(),
+            pdn_type: Some(PdnType::Ipv4),
+            paa: Some(Paa::Ipv4([0; 4].into())),
+            apn_ambr: Some(Ambr { uplink_kbps: 50_000, downlink_kbps: 100_000 }),
+            bearers_to_be_created: vec![default_bearer(5)],
+            ..Default::default()
+        }
+    }
+
+    pub async fn create(&mut self, request: CreateSessionRequest) -> CreateSessionResponse {
+        self.create_at(0, request).await
+    }
+
+    pub async fn create_at(&mut self, teid: u32, request: CreateSessionRequest) -> CreateSessionResponse {
+        match self.ask(teid, request).await {
+            Ok((_, Message::CreateSessionResponse(response))) => response,
+            Err(Failure::Refused(cause)) => CreateSessionResponse { cause, ..Default::default() },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Names the eNB's tunnel of a bearer.
+    pub async fn connect(&mut self, gateway: u32, ebi: u8, enb_teid: u32) -> ModifyBearerResponse {
+        let enb = self.network.ip(9);
+        self.modify(gateway, modify_request(ebi, FTeid::new(InterfaceType::S1U_ENB, enb_teid, enb))).await
+    }
+
+    pub async fn modify(&mut self, gateway: u32, request: ModifyBearerRequest) -> ModifyBearerResponse {
+        match self.ask(gateway, request).await {
+            Ok((_, Message::ModifyBearerResponse(response))) => response,
+            Err(Failure::Refused(cause)) => ModifyBearerResponse { cause, ..Default::default() },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub async fn release(&mut self, gateway: u32) -> CauseValue {
+        match self.ask(gateway, ReleaseAccessBearersRequest::default()).await {
+            Ok((_, Message::ReleaseAccessBearersResponse(response))) => response.cause.value,
+            Err(Failure::Refused(cause)) => cause.value,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub async fn delete(&mut self, gateway: u32, linked: u8) -> CauseValue {
+        let request = DeleteSessionRequest { linked_ebi: Some(Ebi(linked)), ..Default::default() };
+        match self.ask(gateway, request).await {
+            Ok((_, Message::DeleteSessionResponse(response))) => response.cause.value,
+            Err(Failure::Refused(cause)) => cause.value,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn tracing_ignore(_: Event) {}
+
+pub fn modify_request(ebi: u8, enb: FTeid) -> ModifyBearerRequest {
+    let bearer = BearerToBeModified { ebi: Ebi(ebi), s1u_enb_f_teid: Some(enb), ..Default::default() };
+    ModifyBearerRequest { bearers_to_be_modified: vec![bearer], ..Default::default() }
+}
+
+pub fn default_bearer(ebi: u8) -> BearerToBeCreated {
+    let qos = BearerQos {
+        arp: Arp { pci: true, pl: 8, pvi: false },
+        flow: FlowQos { qci: 9, ..Default::default() },
+    };
+    BearerToBeCreated { ebi: Ebi(ebi), qos, ..Default::default() }
+}
+
+fn endpoint(restart_counter: u8) -> Endpoint {
+    let mut config = gtpv2c::endpoint::Config::new(Recovery(restart_counter), nf::random::u64());
+    config.t3_response = Duration::from_millis(500);
+    Endpoint::new(config)
+}
+
+/// What a UPF was asked.
+#[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant, reason = "a few of them in a test")]
+pub enum Asked {
+    Establish(u64, SessionEstablishmentRequest),
+    Modify(u64, SessionModificationRequest),
+    Delete(u64),
+}
+
+/// A UPF that accepts everything.
+pub struct Upf {
+    pub ip: IpAddr,
+    shared: Arc<Shared>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Shared {
+    asked: Mutex<Vec<Asked>>,
+    /// Sessions by our SEID: the gateway's SEID.
+    sessions: Mutex<std::collections::HashMap<u64, (u64, SocketAddr)>>,
+    /// Establishments are refused with this cause if it is not 0.
+    refuse: AtomicU32,
+    next: AtomicU64,
+    reports: Mutex<Vec<(u64, pfcp::message::SessionReportRequest)>>,
+    wake: tokio::sync::Notify,
+    stamp: AtomicU32,
+}
+
+impl Drop for Upf {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Upf {
+    pub async fn start(ip: IpAddr) -> Self {
+        let shared = Arc::<Shared>::default();
+        shared.next.store(1, Ordering::Relaxed);
+        shared.stamp.store(1000, Ordering::Relaxed);
+        let task = tokio::spawn(serve(ip, shared.clone()));
+        Self { ip, shared, task }
+    }
+
+    /// What it was asked since the last call.
+    pub fn asked(&self) -> Vec<Asked> {
+        std::mem::take(&mut self.shared.asked.lock().unwrap())
+    }
+
+    pub fn sessions(&self) -> usize {
+        self.shared.sessions.lock().unwrap().len()
+    }
+
+    pub fn refuse(&self, cause: u8) {
+        self.shared.refuse.store(cause.into(), Ordering::Relaxed);
+    }
+
+    /// Loses all sessions, as after a `kill -9`.
+    pub async fn restart(&mut self) {
+        self.task.abort();
+        let _ = (&mut self.task).await;
+        self.shared.sessions.lock().unwrap().clear();
+        self.shared.stamp.fetch_add(1, Ordering::Relaxed);
+        self.task = tokio::spawn(serve(self.ip, self.shared.clone()));
+    }
+
+    /// Stops answering.
+    pub async fn stop(&mut self) {
+        self.task.abort();
+        let _ = (&mut self.task).await;
+    }
+
+    /// Reports something about its only session.
+    pub fn report(&self, report: pfcp::message::SessionReportRequest) {
+        let seid = *self.shared.sessions.lock().unwrap().keys().next().unwrap();
+        self.shared.reports.lock().unwrap().push((seid, report));
+        self.shared.wake.notify_one();
+    }
+
+    pub fn report_data(&self) {
+        self.report(pfcp::message::SessionReportRequest {
+            report_type: pfcp::ReportType::DLDR,
+            downlink_data_report: Some(pfcp::DownlinkDataReport {
+                pdr_ids: vec![pfcp::PdrId(17)],
+                ..Default::default()
+            }),
+            ..Default::default()
+        });
+    }
+}
+
+async fn serve(ip: IpAddr, shared: Arc<Shared>) {
+    use pfcp::message::*;
+    let socket = net::udp::bind(SocketAddr::new(ip, 8805)).await.unwrap();
+    let stamp = pfcp::NtpSeconds(shared.stamp.load(Ordering::Relaxed));
+    let node = pfcp::NodeId::from(ip);
+    let mut endpoint =
+        pfcp::endpoint::Endpoint::new(pfcp::endpoint::Config::new(node.clone(), stamp, nf::random::u64()));
+    let mut buffer = vec![0u8; 65_536];
+    loop {
+        let due = endpoint.poll_timeout().map_or_else(|| time::now() + PATIENCE, time::Instant::from_std);
+        tokio::select! {
+            received = socket.recv_from(&mut buffer) => {
+                let Ok((length, from)) = received else { continue };
+                endpoint.handle_datagram(time::now().into_std(), from, &buffer[..length]);
+            }
+            () = time::sleep_until(due) => endpoint.handle_timeout(time::now().into_std()),
+            () = shared.wake.notified() => {}
+        }
+        let now = time::now().into_std();
+        for (seid, report) in std::mem::take(&mut *shared.reports.lock().unwrap()) {
+            let (cp_seid, to) = shared.sessions.lock().unwrap()[&seid];
+            let _ = endpoint.send_request(now, to, cp_seid, report);
+        }
+        while let Some(event) = endpoint.poll_event() {
+            let pfcp::endpoint::Event::Request { id, seid, message, .. } = event else { continue };
+            let (cause, seid) = (pfcp::Cause::ACCEPTED, seid.unwrap_or_default());
+            let known = |seid: u64| shared.sessions.lock().unwrap().get(&seid).copied();
+            match message {
+                PfcpMessage::AssociationSetupRequest(_) => {
+                    let answer = AssociationSetupResponse {
+                        node_id: node.clone(),
+                        cause,
+                        recovery_time_stamp: stamp,
+                        up_function_features: Some(pfcp::UpFunctionFeatures::FTUP),
+                        ..Default::default()
+                    };
+                    let _ = endpoint.respond(now, id, 0, answer);
+                }
+                PfcpMessage::SessionEstablishmentRequest(request) => {
+                    let cp_seid = request.cp_f_seid.seid;
+                    let refuse = shared.refuse.load(Ordering::Relaxed) as u8;
+                    shared.asked.lock().unwrap().push(Asked::Establish(cp_seid, request.clone()));
+                    if refuse != 0 {
+                        let answer = SessionEstablishmentResponse {
+                            node_id: node.clone(),
+                            cause: pfcp::Cause(refuse),
+                            ..Default::default()
+                        };
+                        let _ = endpoint.respond(now, id, cp_seid, answer);
+                        continue;
+                    }
+                    let own = shared.next.fetch_add(1, Ordering::Relaxed);
+                    shared.sessions.lock().unwrap().insert(own, (cp_seid, id.peer));
+                    let answer = SessionEstablishmentResponse {
+                        node_id: node.clone(),
+                        cause,
+                        up_f_seid: Some(pfcp::FSeid::new(own, ip)),
+                        created_pdrs: created(ip, own, &request.create_pdrs),
+                        ..Default::default()
+                    };
+                    let _ = endpoint.respond(now, id, cp_seid, answer);
+                }
+                PfcpMessage::SessionModificationRequest(request) => {
+                    shared.asked.lock().unwrap().push(Asked::Modify(seid, request.clone()));
+                    let (cp_seid, cause) = match known(seid) {
+                        Some((cp_seid, _)) => (cp_seid, cause),
+                        None => (0, pfcp::Cause::SESSION_NOT_FOUND),
+                    };
+                    let created_pdrs = created(ip, seid, &request.create_pdrs);
+                    let answer = SessionModificationResponse { cause, created_pdrs, ..Default::default() };
+                    let _ = endpoint.respond(now, id, cp_seid, answer);
+                }
+                PfcpMessage::SessionDeletionRequest(_) => {
+                    shared.asked.lock().unwrap().push(Asked::Delete(seid));
+                    let gone = shared.sessions.lock().unwrap().remove(&seid);
+                    let (cp_seid, cause) = match gone {
+                        Some((cp_seid, _)) => (cp_seid, cause),
+                        None => (0, pfcp::Cause::SESSION_NOT_FOUND),
+                    };
+                    let answer = SessionDeletionResponse { cause, ..Default::default() };
+                    let _ = endpoint.respond(now, id, cp_seid, answer);
+                }
+                _ => {}
+            }
+        }
+        while let Some(transmit) = endpoint.poll_transmit() {
+            let _ = socket.try_send_to(&transmit.payload, transmit.to);
+        }
+    }
+}
+
+/// The tunnels that the UPF chooses: TEIDs by session and CHOOSE ID.
+fn created(ip: IpAddr, session: u64, pdrs: &[pfcp::CreatePdr]) -> Vec<pfcp::CreatedPdr> {
+    let IpAddr::V4(v4) = ip else { panic!("an IPv4 loopback address") };
+    let tunnel = |pdr: &pfcp::CreatePdr| match pdr.pdi.f_teid? {
+        pfcp::FTeid::Choose { id, .. } => {
+            let teid = session as u32 * 256 + u32::from(id.unwrap_or(0));
+            let f_teid = pfcp::FTeid::Assigned { teid, ipv4: Some(v4), ipv6: None };
+            Some(pfcp::CreatedPdr { pdr_id: pdr.pdr_id, f_teid: Some(f_teid), ..Default::default() })
+        }
+        pfcp::FTeid::Assigned { .. } => None,
+    };
+    pdrs.iter().filter_map(tunnel).collect()
+}
