@@ -9,10 +9,13 @@ mod access;
 mod authentication;
 mod captures;
 mod command_line;
+mod epc;
 mod f1u;
 mod idle;
 mod mec_controller;
 mod mec_switch;
+#[path = "../../epc/tests/common/mme.rs"]
+mod mme;
 mod n2;
 mod privileges;
 mod registration;

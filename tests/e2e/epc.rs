@@ -1,0 +1,292 @@
+//! 4G, end to end: an MME drives the S/P-GW, and packets go through the real UPF between eNB and data network.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use gtpv2c::endpoint::PORT;
+use gtpv2c::message::*;
+use gtpv2c::value::*;
+use net::time::{self, Duration, timeout};
+use net::udp::UdpSocket;
+use packet::gtpu::{self, Signalling};
+use packet::{icmp, ipv4, protocol, transport};
+use serde_json::json;
+use testkit::world::{LIMIT, World, network};
+
+use crate::mme::{Mme, default_bearer};
+
+const IMSI: &str = "999700000000001";
+/// The UE's UDP port for packets of the data network.
+const UE_PORT: u16 = 4_242;
+
+fn with_gateway(test: impl AsyncFnOnce(&mut World) + Send) {
+    network(|options| options.epc = true, test);
+}
+
+async fn mme(restart_counter: u8) -> Mme {
+    let gateway = SocketAddr::from((lab::CORE_N2, PORT));
+    Mme::start(lab::RAN_N2.into(), gateway, lab::RAN_N2.into(), restart_counter).await
+}
+
+/// The eNBs' end of S1-U.
+struct Enb {
+    socket: UdpSocket,
+}
+
+impl Enb {
+    async fn new() -> Self {
+        Self { socket: net::udp::bind(SocketAddr::from((lab::RAN_N2, gtpu::PORT))).await.unwrap() }
+    }
+
+    fn send(&self, teid: u32, packet: &[u8]) {
+        let gpdu = gtpu::build_gpdu(teid, None, packet).unwrap();
+        self.socket.try_send_to(&gpdu, SocketAddr::from((lab::CORE_N2, gtpu::PORT))).unwrap();
+    }
+
+    /// The next message of the UPF: TEID, and the packet inside; `None` inside of an End Marker. Echo Requests are answered.
+    async fn receive(&self) -> (u32, Option<Vec<u8>>) {
+        let mut buffer = [0; 2048];
+        loop {
+            let (length, from) =
+                timeout(LIMIT, self.socket.recv_from(&mut buffer)).await.expect("a packet").unwrap();
+            let message = gtpu::Packet::new(&buffer[..length]).unwrap();
+            assert_eq!(message.pdu_session(), None, "4G has no PDU Session Container");
+            match message.message_type() {
+                gtpu::message_type::G_PDU => return (message.teid(), Some(message.payload().to_vec())),
+                gtpu::message_type::ECHO_REQUEST => {
+                    let sequence = message.sequence().unwrap_or(0);
+                    let _ = self.socket.try_send_to(&Signalling::EchoResponse { sequence }.build(), from);
+                }
+                gtpu::message_type::END_MARKER => return (message.teid(), None),
+                other => panic!("message {other}"),
+            }
+        }
+    }
+
+    /// An echo of the UE to the data network, through one tunnel and back through another.
+    async fn ping(&self, ue: Ipv4Addr, upf: u32, enb: u32, sequence: u16) {
+        let echo = icmp::build_echo(ue.into(), lab::DN.into(), 8, 7, sequence, b"godwit");
+        self.send(upf, &ipv4::Header::new(ue, lab::DN, protocol::ICMP).build(&echo).unwrap());
+        let (teid, packet) = self.receive().await;
+        let packet = packet.expect("a packet");
+        let packet = ipv4::Packet::new(&packet).unwrap();
+        let reply = icmp::Message::new(packet.payload()).unwrap();
+        assert_eq!((teid, packet.source(), packet.destination()), (enb, lab::DN, ue));
+        assert_eq!((reply.kind(), reply.sequence()), (0, sequence));
+    }
+
+    async fn is_silent(&self) -> bool {
+        timeout(Duration::from_millis(300), self.receive()).await.is_err()
+    }
+}
+
+/// A UDP packet for the UE.
+fn number_of(packet: &[u8]) -> u32 {
+    let packet = ipv4::Packet::new(packet).unwrap();
+    let datagram = transport::Udp::new(packet.payload()).unwrap();
+    u32::from_be_bytes(datagram.payload().try_into().unwrap())
+}
+
+/// A socket of the data network.
+fn data_network(world: &World, port: u16) -> UdpSocket {
+    let bind = || net::udp::bind_std(SocketAddr::from((lab::DN, port)), net::udp::Options::default());
+    UdpSocket::from_std(world.lab.dn().enter(bind).unwrap().unwrap()).unwrap()
+}
+
+async fn send(socket: &UdpSocket, ue: Ipv4Addr, number: u32) {
+    socket.send_to(&number.to_be_bytes(), SocketAddr::from((ue, UE_PORT))).await.unwrap();
+}
+
+struct Attached {
+    /// The gateway's end of S11.
+    gateway: u32,
+    ue: Ipv4Addr,
+    /// The UPF's end of S1-U.
+    upf: u32,
+}
+
+async fn attach(mme: &mut Mme, enb: u32) -> Attached {
+    let (gateway, created) = mme.attach(IMSI, enb).await;
+    let own = created.bearers_created[0].s1u_sgw_f_teid.unwrap();
+    assert_eq!(own.address(), Some(IpAddr::from(lab::CORE_N2)));
+    Attached { gateway, ue: created.paa.and_then(Paa::ipv4).unwrap(), upf: own.teid }
+}
+
+#[test]
+fn a_ue_pings_is_paged_moves_and_leaves() {
+    with_gateway(async |world| {
+        let (mut mme, enb) = (mme(1).await, Enb::new().await);
+        let Attached { gateway, ue, upf } = attach(&mut mme, 0x11).await;
+        assert!(ue.octets().starts_with(&[10, 45]) && ue.octets()[2] >= 128, "{ue}");
+        enb.ping(ue, upf, 0x11, 1).await;
+
+        // Packets for an idle UE wait, have it paged once, and come in order.
+        assert_eq!(mme.release(gateway).await, CauseValue::ACCEPTED);
+        let server = data_network(world, 0);
+        for number in 0..20 {
+            send(&server, ue, number).await;
+        }
+        let (id, _, message) = mme.request().await;
+        let Message::DownlinkDataNotification(notification) = message else { panic!("{message:?}") };
+        assert_eq!(notification.ebis, [Ebi(5)]);
+        let cause = CauseValue::ACCEPTED.into();
+        mme.respond(id, gateway, DownlinkDataNotificationAcknowledge { cause, ..Default::default() });
+        assert!(enb.is_silent().await);
+        assert!(mme.connect(gateway, 5, 0x22).await.cause.is_accepted());
+        for number in 0..20 {
+            let (teid, packet) = enb.receive().await;
+            assert_eq!((teid, packet.map(|packet| number_of(&packet))), (0x22, Some(number)));
+        }
+        assert!(mme.request_within(Duration::from_millis(200)).await.is_none(), "paged once");
+
+        // A handover: the End Marker is the last message in the former tunnel.
+        assert!(mme.connect(gateway, 5, 0x33).await.cause.is_accepted());
+        assert_eq!(enb.receive().await, (0x22, None));
+        enb.ping(ue, upf, 0x33, 2).await;
+
+        assert_eq!(mme.delete(gateway, 5).await, CauseValue::ACCEPTED);
+        let echo = icmp::build_echo(ue.into(), lab::DN.into(), 8, 7, 3, b"godwit");
+        enb.send(upf, &ipv4::Header::new(ue, lab::DN, protocol::ICMP).build(&echo).unwrap());
+        let sessions = world.lab.oam("upf", "GET", "/sessions").await.unwrap();
+        assert_eq!(sessions.as_array().map(Vec::len), Some(0));
+    });
+}
+
+#[test]
+fn a_dedicated_bearer_carries_what_its_filter_says() {
+    with_gateway(async |world| {
+        let (mut mme, enb) = (mme(1).await, Enb::new().await);
+        let Attached { gateway, ue, upf } = attach(&mut mme, 0x11).await;
+        // The UE asks for it.
+        let filter = tft::PacketFilter {
+            id: 1,
+            direction: tft::Direction::Bidirectional,
+            precedence: 10,
+            components: vec![tft::Component::Protocol(17), tft::Component::RemotePort(5_060)],
+        };
+        let tad = tft::Tft { operation: tft::Operation::Create(vec![filter]), ..Default::default() };
+        let flow = FlowQos {
+            qci: 1,
+            mbr_uplink_kbps: 1_000,
+            mbr_downlink_kbps: 1_000,
+            gbr_uplink_kbps: 1_000,
+            gbr_downlink_kbps: 1_000,
+        };
+        let command = BearerResourceCommand {
+            linked_ebi: Ebi(5),
+            pti: Pti(9),
+            flow_qos: Some(flow),
+            tad: Some(tad.encode().unwrap()),
+            ..Default::default()
+        };
+        mme.send(gateway, command);
+        let (id, _, message) = mme.request().await;
+        let Message::CreateBearerRequest(request) = message else { panic!("{message:?}") };
+        assert_eq!(
+            (request.linked_ebi, request.pti, request.bearers[0].qos.flow),
+            (Ebi(5), Some(Pti(9)), flow)
+        );
+        let own = request.bearers[0].s1u_sgw_f_teid.unwrap();
+        let bearer = gtpv2c::BearerInCreateResponse {
+            ebi: Ebi(6),
+            cause: CauseValue::ACCEPTED.into(),
+            s1u_enb_f_teid: Some(FTeid::new(InterfaceType::S1U_ENB, 0x66, lab::RAN_N2.into())),
+            s1u_sgw_f_teid: Some(own),
+            ..Default::default()
+        };
+        let cause = CauseValue::ACCEPTED.into();
+        mme.respond(id, gateway, CreateBearerResponse { cause, bearers: vec![bearer], ..Default::default() });
+        world.until("spgw", "/sessions", |all| all[0]["bearers"][1]["enb_teid"].is_string()).await;
+
+        let (inside, outside) = (data_network(world, 5_060), data_network(world, 5_061));
+        send(&inside, ue, 1).await;
+        let (teid, packet) = enb.receive().await;
+        assert_eq!((teid, packet.map(|packet| number_of(&packet))), (0x66, Some(1)));
+        send(&outside, ue, 2).await;
+        let (teid, packet) = enb.receive().await;
+        assert_eq!((teid, packet.map(|packet| number_of(&packet))), (0x11, Some(2)));
+        // Uplink: each bearer takes what is its own.
+        let uplink = |teid, port| {
+            let udp = transport::build_udp((ue.into(), UE_PORT), (lab::DN.into(), port), b"1234").unwrap();
+            enb.send(teid, &ipv4::Header::new(ue, lab::DN, protocol::UDP).build(&udp).unwrap());
+        };
+        let arrives = |socket: UdpSocket| async move {
+            let mut buffer = [0; 64];
+            timeout(Duration::from_millis(500), socket.recv_from(&mut buffer)).await.is_ok()
+        };
+        uplink(own.teid, 5_061);
+        uplink(own.teid, 5_060);
+        assert!(arrives(inside).await, "the filter's packets");
+        assert!(!arrives(outside).await, "others do not pass in this tunnel");
+        enb.ping(ue, upf, 0x11, 1).await;
+
+        // The radio network gives it up.
+        let bearers = vec![gtpv2c::BearerInDeleteCommand { ebi: Ebi(6), ..Default::default() }];
+        mme.send(gateway, DeleteBearerCommand { bearers, ..Default::default() });
+        let (id, _, message) = mme.request().await;
+        assert!(
+            matches!(&message, Message::DeleteBearerRequest(request) if request.ebis == [Ebi(6)]),
+            "{message:?}"
+        );
+        mme.respond(id, gateway, DeleteBearerResponse { cause, ..Default::default() });
+        world.until("spgw", "/sessions", |all| all[0]["bearers"].as_array().unwrap().len() == 1).await;
+        enb.ping(ue, upf, 0x11, 2).await;
+    });
+}
+
+#[test]
+fn a_pdn_connection_survives_its_upf_and_a_gateway_starts_anew() {
+    network(
+        |options| {
+            options.epc = true;
+            options.processes = true;
+        },
+        async |world| {
+            let (mut mme, enb) = (mme(1).await, Enb::new().await);
+            let Attached { ue, upf, .. } = attach(&mut mme, 0x11).await;
+            enb.ping(ue, upf, 0x11, 1).await;
+            world.lab.kill("upf").await.unwrap();
+            world.lab.restart("upf").await.unwrap();
+            world.until("upf", "/sessions", |all| all.as_array().unwrap().len() == 1).await;
+            enb.ping(ue, upf, 0x11, 2).await;
+
+            let before = world.lab.oam("spgw", "GET", "/status").await.unwrap();
+            world.lab.kill("spgw").await.unwrap();
+            world.lab.restart("spgw").await.unwrap();
+            let after = world.lab.oam("spgw", "GET", "/status").await.unwrap();
+            let counter = |status: &serde_json::Value| status["detail"]["restart_counter"].as_u64().unwrap();
+            assert_eq!(counter(&after), counter(&before) + 1);
+            let Attached { ue, upf, .. } = attach(&mut mme, 0x22).await;
+            enb.ping(ue, upf, 0x22, 3).await;
+        },
+    );
+}
+
+/// IPv6: the UE solicits before an eNB is known, and is answered as soon as one is.
+#[test]
+fn a_ue_gets_its_prefix_from_the_gateway() {
+    with_gateway(async |world| {
+        let (mut mme, enb) = (mme(1).await, Enb::new().await);
+        let request = CreateSessionRequest {
+            pdn_type: Some(PdnType::Ipv6),
+            paa: None,
+            bearers_to_be_created: vec![default_bearer(5)],
+            ..mme.create_request(IMSI, 9)
+        };
+        let created = mme.create(request).await;
+        let prefix = created.paa.and_then(Paa::ipv6).expect("a prefix");
+        let upf = created.bearers_created[0].s1u_sgw_f_teid.unwrap().teid;
+        let interface_id = prefix.address.to_bits() as u64;
+        let own = std::net::Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(interface_id));
+        enb.send(upf, &packet::ndp::RouterSolicitation { source: own }.build());
+        time::sleep(Duration::from_millis(100)).await;
+        let gateway = created.sender_f_teid.unwrap().teid;
+        assert!(mme.connect(gateway, 5, 0x11).await.cause.is_accepted());
+        let (teid, packet) = enb.receive().await;
+        let advertisement = packet::ndp::RouterAdvertisement::parse(&packet.expect("a packet")).unwrap();
+        assert_eq!(teid, 0x11);
+        let bits = |address: std::net::Ipv6Addr| address.to_bits() >> 64;
+        assert_eq!(advertisement.prefix.map(|prefix| bits(prefix.prefix)), Some(bits(prefix.address)));
+        let listed = world.lab.oam("spgw", "GET", "/sessions").await.unwrap();
+        assert_eq!(listed[0]["ipv4"], json!(null));
+    });
+}
