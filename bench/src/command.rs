@@ -85,6 +85,8 @@ enum Name {
         #[arg(long, value_name = "PART", value_delimiter = ',')]
         only: Vec<crate::diverting::Part>,
     },
+    /// The S/P-GW of 4G: time of an attach, of idle and active, sessions per second, memory per session.
+    Epc(Common),
     /// A video stream to a UE beside other traffic, in the three models.
     Video(Common),
     /// CoTCP against sequential TCP, HTTP/2, gRPC and yamux: the paper's benchmarks.
@@ -165,6 +167,7 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
             with_rights()?;
             crate::diverting::run(options, only)
         }),
+        Name::Epc(common) => finish(common, |options| in_lab(crate::epc::run(options))),
         Name::Video(common) => finish(common, |options| {
             with_rights()?;
             crate::video::run(options)

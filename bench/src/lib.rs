@@ -20,6 +20,7 @@ pub mod cotcp;
 mod distance;
 pub mod diverting;
 pub mod end_to_end;
+pub mod epc;
 pub mod machine;
 pub mod midhaul;
 pub mod pdr;

@@ -114,10 +114,10 @@ impl Mme {
     pub async fn request_within(&mut self, patience: Duration) -> Option<(RequestId, u32, Message)> {
         let deadline = time::now() + patience;
         loop {
-            match self.event_within(deadline.saturating_duration_since(time::now())).await? {
-                Event::Request { id, teid, message, .. } => return Some((id, teid, message)),
-                // Of the gateway's Echo Requests and of answers nobody waits for.
-                _ => {}
+            let event = self.event_within(deadline.saturating_duration_since(time::now())).await?;
+            // Others are answers nobody waits for.
+            if let Event::Request { id, teid, message, .. } = event {
+                return Some((id, teid, message));
             }
         }
     }
