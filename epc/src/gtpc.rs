@@ -14,7 +14,7 @@ use std::time::Duration;
 use gtpv2c::DecodeError;
 use gtpv2c::endpoint::{Endpoint, Event, Failure, Handle, PORT, RequestId, SendError};
 use gtpv2c::message::Message;
-use gtpv2c::value::{Cause, FTeid, Recovery};
+use gtpv2c::value::{Cause, CauseValue, FTeid, Recovery};
 use net::time;
 use net::udp::UdpSocket;
 use telemetry::counters::{Counter, Family};
@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::config::Timers;
 
-/// Most unhandled events; peers repeat requests that find no room.
+/// Most unhandled events; requests that find no room are refused.
 const MAX_EVENTS: usize = 16_384;
 
 static FAILURES: Family = Family::new("epc_gtpc_failure", "cause");
@@ -252,23 +252,33 @@ impl Gtpc {
                     let _ = waiting.send(Err(GtpcError::Failed(failure)));
                 }
             }
-            Event::Request { id, teid, message, .. } => self.queue(GtpcEvent::Request { id, teid, message }),
+            Event::Request { id, teid, message, .. } => {
+                if !self.queue(GtpcEvent::Request { id, teid, message }) {
+                    // The endpoint gives a repeated request to nobody.
+                    let _ = state.endpoint.reject(time::now().into_std(), id, 0, CauseValue::NO_RESOURCES);
+                }
+            }
             Event::MalformedRequest { id, teid, error, .. } => {
                 self.queue(GtpcEvent::Malformed { id, teid, error });
             }
             Event::Indication { peer, teid, message } => {
                 self.queue(GtpcEvent::Indication { peer: peer.ip(), teid, message });
             }
-            Event::PeerRestarted { peer, since, .. } => self.queue(GtpcEvent::PeerRestarted { peer, since }),
+            Event::PeerRestarted { peer, since, .. } => {
+                self.queue(GtpcEvent::PeerRestarted { peer, since });
+            }
             Event::PeerFailed { peer } => tracing::warn!(%peer, "GTP-C peer does not answer Echo Requests"),
             Event::PeerRecovered { peer } => tracing::info!(%peer, "GTP-C peer answers again"),
         }
     }
 
-    fn queue(&self, event: GtpcEvent) {
-        if self.inner.events.try_send(event).is_err() {
+    /// Whether there was room.
+    fn queue(&self, event: GtpcEvent) -> bool {
+        let queued = self.inner.events.try_send(event).is_ok();
+        if !queued {
             EVENTS_DROPPED.inc();
         }
+        queued
     }
 }
 

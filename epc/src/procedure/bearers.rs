@@ -53,7 +53,7 @@ pub(crate) async fn create(gateway: &Gateway, ue: &Ue, wanted: Wanted) -> Result
 
 async fn create_counted(gateway: &Gateway, ue: &Ue, wanted: Wanted) -> Result<Ebi, Cause> {
     let filters = filters(&wanted.tft)?;
-    let (mme, slot, request) = {
+    let (mme, number, slot, request) = {
         let mut state = ue.state.lock().await;
         let mme = state.mme;
         let pdn = state.pdn(wanted.linked).ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
@@ -80,7 +80,7 @@ async fn create_counted(gateway: &Gateway, ue: &Ue, wanted: Wanted) -> Result<Eb
         let bearers = vec![context];
         let request =
             CreateBearerRequest { pti: wanted.pti, linked_ebi: wanted.linked, bearers, ..Default::default() };
-        (mme, slot, request)
+        (mme, pdn.number, slot, request)
     };
     let answer = match wanted.command {
         Some(command) => gateway.gtpc.request_triggered(command, mme, request).await,
@@ -89,7 +89,8 @@ async fn create_counted(gateway: &Gateway, ue: &Ue, wanted: Wanted) -> Result<Eb
     let accepted = accepted(answer);
     let mut state = ue.state.lock().await;
     let taken: Vec<Ebi> = state.pdns.iter().flat_map(|pdn| &pdn.bearers).map(|bearer| bearer.ebi).collect();
-    let pdn = state.pdn(wanted.linked).ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
+    // The UE may have attached again meanwhile.
+    let pdn = state.pdns.iter_mut().find(|pdn| pdn.number == number).ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
     let at = pdn.bearers.iter().position(|bearer| bearer.slot == slot && bearer.ebi == Ebi(0));
     let at = at.ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
     let result = match accepted {

@@ -114,11 +114,11 @@ async fn apply(
         if changes.is_empty() {
             continue;
         }
-        // A UPF that does not answer has failed, or has made the change: it is told again after its restart. The eNB has its part.
         match modify(gateway, pdn, change).await {
-            Ok(_) | Err(n4::N4Error::Failed(_)) => n4u::reachable(gateway, pdn),
+            Ok(_) => n4u::reachable(gateway, pdn),
+            // MME and eNB must not believe that packets come. A UPF that has made the change is told otherwise by the next one.
             Err(error) => {
-                tracing::warn!(%error, "the UPF refused an eNB's tunnel");
+                tracing::warn!(%error, "an eNB's tunnel is not on the UPF");
                 for (slot, _) in changes {
                     pdn.bearers
                         .iter_mut()

@@ -35,10 +35,12 @@ async fn release(gateway: &Gateway, peer: IpAddr, teid: u32) -> (u32, Cause) {
 /// Buffers all downlink packets of a UE; the first one is reported.
 pub(super) async fn buffer(gateway: &Gateway, state: &mut UeState) -> Result<(), n4::N4Error> {
     state.set_paging(Paging::No);
+    let mut result = Ok(());
     for pdn in &mut state.pdns {
         pdn.bearers.iter_mut().for_each(|bearer| bearer.enb = None);
         let all: Vec<_> = pdn.bearers.iter().map(|bearer| (bearer.slot, Downlink::Buffered)).collect();
-        modify(gateway, pdn, rules::change_downlink(all)).await?;
+        // The UPF of another PDN connection may answer.
+        result = result.and(modify(gateway, pdn, rules::change_downlink(all)).await.map(drop));
     }
-    Ok(())
+    result
 }

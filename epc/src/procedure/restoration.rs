@@ -7,6 +7,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use gtpv2c::message::DeleteBearerRequest;
+use gtpv2c::value::{CauseValue, Ebi, FTeid};
 use n4::N4Error;
 use pfcp::Message;
 use telemetry::counters::Counter;
@@ -56,6 +58,8 @@ async fn restore_ue(gateway: Arc<Gateway>, ue: Arc<Ue>, upf: SocketAddr, lost: b
                 LOST.inc();
                 tracing::warn!(imsi = %ue.imsi, %error, "PDN connection lost with its UPF");
                 let pdn = state.pdns.remove(at);
+                let linked_ebi = pdn.default_bearer().map(|bearer| bearer.ebi);
+                tokio::spawn(tell_ended(gateway.clone(), state.mme, linked_ebi));
                 delete_session::end(&gateway, pdn).await;
                 continue;
             }
@@ -63,6 +67,15 @@ async fn restore_ue(gateway: Arc<Gateway>, ue: Arc<Ue>, upf: SocketAddr, lost: b
         at += 1;
     }
     delete_session::forget_if_empty(&gateway, &ue, &mut state);
+}
+
+/// Tells the MME that a PDN connection is no more, so that the UE asks for another one.
+async fn tell_ended(gateway: Arc<Gateway>, mme: FTeid, linked_ebi: Option<Ebi>) {
+    let cause = Some(CauseValue::REACTIVATION_REQUESTED.into());
+    let request = DeleteBearerRequest { linked_ebi, cause, ..Default::default() };
+    if let Err(error) = gateway.gtpc.request(mme, request).await {
+        tracing::debug!(%error, "the MME does not hear of a lost PDN connection");
+    }
 }
 
 /// Repeats the destination of downlink packets to the UPF.
