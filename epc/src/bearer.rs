@@ -57,6 +57,11 @@ pub(crate) struct Bearer {
 impl Bearer {
     /// Whether its rates are guaranteed (TS 23.203 table 6.1.7-A). It has a QER of its own then.
     pub fn is_gbr(&self) -> bool {
-        matches!(self.qos.flow.qci, 1..=4 | 65..=67 | 71..=76)
+        is_gbr(self.qos.flow.qci)
     }
+}
+
+/// Whether a class has guaranteed rates.
+pub(crate) fn is_gbr(qci: u8) -> bool {
+    matches!(qci, 1..=4 | 65..=67 | 71..=76)
 }

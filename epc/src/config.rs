@@ -47,6 +47,9 @@ pub struct ApnConfig {
     /// For how long an address is not given to another UE after its PDN connection has ended, seconds.
     #[serde(default)]
     pub quarantine_s: u32,
+    /// Highest bit rate, kbit/s, that a UE gets guaranteed by asking for it; 0: none.
+    #[serde(default)]
+    pub ue_gbr_kbps: u64,
     /// DNS servers for UEs.
     #[serde(default)]
     pub dns: Vec<IpAddr>,

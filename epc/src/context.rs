@@ -144,6 +144,10 @@ impl UeState {
 
     /// The PDN connection and the bearer with this identity.
     pub fn bearer(&mut self, ebi: Ebi) -> Option<(usize, &mut Bearer)> {
+        // One that the MME has not answered for has none yet.
+        if ebi == Ebi(0) {
+            return None;
+        }
         let mut all = self.pdns.iter_mut().enumerate();
         all.find_map(|(at, pdn)| Some((at, pdn.bearers.iter_mut().find(|bearer| bearer.ebi == ebi)?)))
     }

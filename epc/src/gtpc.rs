@@ -285,14 +285,21 @@ impl Gtpc {
 /// Reads the number of the last start from a file, and writes that of this one.
 fn next_restart(file: &Path) -> io::Result<Recovery> {
     let last = match std::fs::read_to_string(file) {
-        Ok(text) => text.trim().parse().unwrap_or(0u8),
+        Ok(text) => {
+            text.trim().parse::<u8>().map_err(|_| io::Error::other("no restart counter in the file"))?
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
         Err(error) => return Err(error),
     };
     let next = last.wrapping_add(1);
     // A start that is cut off leaves the old file or the new one.
     let new = file.with_extension("new");
-    std::fs::write(&new, format!("{next}\n"))?;
+    let mut written = std::fs::File::create(&new)?;
+    io::Write::write_all(&mut written, format!("{next}\n").as_bytes())?;
+    written.sync_all()?;
     std::fs::rename(new, file)?;
+    if let Some(folder) = file.parent() {
+        std::fs::File::open(folder)?.sync_all()?;
+    }
     Ok(Recovery(next))
 }

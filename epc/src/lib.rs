@@ -29,8 +29,10 @@ pub use config::{ApnConfig, Config, ConfigError};
 use context::{Gateway, Network};
 use gtpc::{Gtpc, GtpcEvent};
 use gtpv2c::Message;
+use gtpv2c::endpoint::RequestId;
+use gtpv2c::value::CauseValue;
 use n4::{N4, N4Event};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use procedure::*;
@@ -108,35 +110,23 @@ impl Spgw {
     }
 }
 
+/// Requests of MMEs that are treated at once; more are refused.
+const AT_ONCE: usize = 16_384;
+
 /// Handles what MMEs begin, each on a task of its own, so that a slow PDN connection does not delay others.
 async fn handle_messages(gateway: Arc<Gateway>, mut messages: mpsc::Receiver<GtpcEvent>) {
+    let room = Arc::new(Semaphore::new(AT_ONCE));
     while let Some(event) = messages.recv().await {
         let gateway = gateway.clone();
         match event {
-            GtpcEvent::Request { id, teid, message } => match message {
-                Message::CreateSessionRequest(request) => {
-                    tokio::spawn(create_session::handle(gateway, id, teid, request));
+            GtpcEvent::Request { id, teid, message } => match room.clone().try_acquire_owned() {
+                Ok(place) => {
+                    tokio::spawn(async move {
+                        request(gateway, id, teid, message).await;
+                        drop(place);
+                    });
                 }
-                Message::ModifyBearerRequest(request) => {
-                    tokio::spawn(modify_bearer::handle(gateway, id, teid, request));
-                }
-                Message::DeleteSessionRequest(request) => {
-                    tokio::spawn(delete_session::handle(gateway, id, teid, request));
-                }
-                Message::ReleaseAccessBearersRequest(_) => {
-                    tokio::spawn(release_access_bearers::handle(gateway, id, teid));
-                }
-                Message::DeleteBearerCommand(command) => {
-                    tokio::spawn(bearers::delete_command(gateway, id, teid, command));
-                }
-                Message::BearerResourceCommand(command) => {
-                    tokio::spawn(bearers::resource_command(gateway, id, teid, command));
-                }
-                Message::ModifyBearerCommand(command) => {
-                    tokio::spawn(bearers::modify_command(gateway, id, teid, command));
-                }
-                // What an MME does not send to an S-GW, and indirect forwarding.
-                _ => gateway.gtpc.reject(id, 0, gtpv2c::value::CauseValue::SERVICE_NOT_SUPPORTED),
+                Err(_) => gateway.gtpc.reject(id, 0, CauseValue::NO_RESOURCES),
             },
             GtpcEvent::Malformed { id, teid, error } => {
                 tokio::spawn(malformed(gateway, id, teid, error));
@@ -153,13 +143,24 @@ async fn handle_messages(gateway: Arc<Gateway>, mut messages: mpsc::Receiver<Gtp
     }
 }
 
+async fn request(gateway: Arc<Gateway>, id: RequestId, teid: u32, message: Message) {
+    match message {
+        Message::CreateSessionRequest(request) => create_session::handle(gateway, id, teid, request).await,
+        Message::ModifyBearerRequest(request) => modify_bearer::handle(gateway, id, teid, request).await,
+        Message::DeleteSessionRequest(request) => delete_session::handle(gateway, id, teid, request).await,
+        Message::ReleaseAccessBearersRequest(_) => release_access_bearers::handle(gateway, id, teid).await,
+        Message::DeleteBearerCommand(command) => bearers::delete_command(gateway, id, teid, command).await,
+        Message::BearerResourceCommand(command) => {
+            bearers::resource_command(gateway, id, teid, command).await
+        }
+        Message::ModifyBearerCommand(command) => bearers::modify_command(gateway, id, teid, command).await,
+        // What an MME does not send to an S-GW, and indirect forwarding.
+        _ => gateway.gtpc.reject(id, 0, CauseValue::SERVICE_NOT_SUPPORTED),
+    }
+}
+
 /// Refuses a request that cannot be decoded.
-async fn malformed(
-    gateway: Arc<Gateway>,
-    id: gtpv2c::endpoint::RequestId,
-    teid: u32,
-    error: gtpv2c::DecodeError,
-) {
+async fn malformed(gateway: Arc<Gateway>, id: RequestId, teid: u32, error: gtpv2c::DecodeError) {
     tracing::info!(peer = %id.peer, %error, "malformed GTPv2-C request");
     let teid = match gateway.ues.by_teid(teid) {
         Some(ue) => ue.state.lock().await.mme.teid,

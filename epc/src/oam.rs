@@ -201,7 +201,7 @@ async fn create_bearer(gateway: Arc<Gateway>, request: Request) -> Result<Value,
 async fn delete_bearer(gateway: Arc<Gateway>, request: Request) -> Result<Value, Error> {
     let ue = ue_of(&gateway, &request)?;
     let ebi = Ebi(request.param("ebi")?);
-    match bearers::delete(&gateway, &ue, ebi, None, None).await {
+    match bearers::delete(&gateway, &ue, vec![ebi], None, None).await {
         Ok(()) => Ok(json!({ "deleted": true })),
         Err(_) => Err(Error::not_found("no such bearer")),
     }

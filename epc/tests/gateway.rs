@@ -496,3 +496,89 @@ async fn the_restart_counter_grows_with_each_start() {
     let mut mme = core.mme(6).await;
     assert_eq!(mme.release(0x1234).await, CauseValue::CONTEXT_NOT_FOUND);
 }
+
+#[tokio::test]
+async fn a_teid_that_is_not_the_ues_names_nobody() {
+    let core = Core::start().await;
+    let mut mme = core.mme(6).await;
+    let (gateway, _) = mme.attach(IMSI, 1).await;
+    let (other, _) = mme.attach("999700000000002", 2).await;
+    // As after a restart of the gateway that the MME has not noticed; and of another UE.
+    for teid in [gateway ^ 1, other] {
+        let second = CreateSessionRequest {
+            bearers_to_be_created: vec![default_bearer(6)],
+            ..mme.create_request(IMSI, 1)
+        };
+        assert_eq!(mme.create_at(teid, second).await.cause.value, CauseValue::CONTEXT_NOT_FOUND);
+    }
+    assert_eq!(core.sessions().await.len(), 2, "nothing was replaced");
+    // A UE that nobody knows.
+    let unknown = mme.create_request("999700000000003", 3);
+    assert_eq!(mme.create_at(gateway, unknown).await.cause.value, CauseValue::CONTEXT_NOT_FOUND);
+    assert_eq!(core.sessions().await.len(), 2);
+    // A UE that keeps a P-GW elsewhere.
+    let moved = CreateSessionRequest {
+        pgw_f_teid: Some(FTeid::new(InterfaceType::S5S8_PGW_GTPC, 77, [192, 0, 2, 1].into())),
+        ..mme.create_request("999700000000004", 4)
+    };
+    assert_eq!(mme.create(moved).await.cause.value, CauseValue::RELOCATION_FAILURE);
+}
+
+/// The UE attaches again while the MME is asked to delete what it had: the new PDN connection with the same identity stays.
+#[tokio::test]
+async fn what_ends_late_is_what_was_meant() {
+    let core = Core::start().await;
+    let mut mme = core.mme(6).await;
+    mme.attach(IMSI, 1).await;
+    let delete = core.oam("POST", "/ues/999700000000001/bearers/5/delete", None);
+    let attach_again = async {
+        let (id, _, message) = mme.request().await;
+        assert!(
+            matches!(&message, Message::DeleteBearerRequest(request) if request.linked_ebi == Some(Ebi(5)))
+        );
+        let (gateway, _) = mme.attach(IMSI, 2).await;
+        let cause = CauseValue::ACCEPTED.into();
+        mme.respond(id, gateway, DeleteBearerResponse { cause, ..Default::default() });
+        mme.event_within(Duration::from_millis(100)).await;
+    };
+    let (deleted, ()) = tokio::join!(delete, attach_again);
+    assert_eq!(deleted, Ok(json!({"deleted": true})));
+    assert_eq!((core.upf.sessions(), core.sessions().await.len()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_ue_gives_back_only_its_own_dedicated_bearers() {
+    let core = Core::start().await;
+    let mut mme = core.mme(6).await;
+    let (gateway, _) = mme.attach(IMSI, 1).await;
+    let release = tft::Tft { operation: tft::Operation::Delete, ..Default::default() };
+    let command = BearerResourceCommand {
+        linked_ebi: Ebi(5),
+        pti: Pti(3),
+        ebi: Some(Ebi(5)),
+        tad: Some(release.encode().unwrap()),
+        ..Default::default()
+    };
+    // Guaranteed rates are not for the asking.
+    let filter = tft::PacketFilter {
+        id: 1,
+        direction: tft::Direction::Bidirectional,
+        precedence: 1,
+        components: vec![tft::Component::Protocol(17)],
+    };
+    let create = tft::Tft { operation: tft::Operation::Create(vec![filter]), ..Default::default() };
+    let greedy = BearerResourceCommand {
+        ebi: None,
+        flow_qos: Some(FlowQos { qci: 1, gbr_uplink_kbps: 1, ..Default::default() }),
+        tad: Some(create.encode().unwrap()),
+        ..command.clone()
+    };
+    for (command, cause) in
+        [(command, CauseValue::SERVICE_NOT_SUPPORTED), (greedy, CauseValue::SERVICE_DENIED)]
+    {
+        let (teid, message) = mme.ask(gateway, command).await.unwrap();
+        let Message::BearerResourceFailureIndication(refused) = message else { panic!("{message:?}") };
+        assert_eq!((teid, refused.cause.value, refused.pti), (1, cause, Pti(3)));
+    }
+    assert_eq!(core.sessions().await.len(), 1);
+}

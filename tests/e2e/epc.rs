@@ -153,7 +153,14 @@ fn a_ue_pings_is_paged_moves_and_leaves() {
 
 #[test]
 fn a_dedicated_bearer_carries_what_its_filter_says() {
-    with_gateway(async |world| {
+    let edit = |configuration: &mut serde_json::Value| {
+        configuration["spgw"]["apn"][0]["ue_gbr_kbps"] = json!(1_000);
+    };
+    let options = |options: &mut lab::Options| {
+        options.epc = true;
+        options.edit = Box::new(edit);
+    };
+    network(options, async |world| {
         let (mut mme, enb) = (mme(1).await, Enb::new().await);
         let Attached { gateway, ue, upf } = attach(&mut mme, 0x11).await;
         // The UE asks for it.
@@ -178,6 +185,14 @@ fn a_dedicated_bearer_carries_what_its_filter_says() {
             tad: Some(tad.encode().unwrap()),
             ..Default::default()
         };
+        // More than the APN allows a UE is refused.
+        let greedy = FlowQos { mbr_downlink_kbps: 1_001, ..flow };
+        let refused =
+            mme.ask(gateway, BearerResourceCommand { flow_qos: Some(greedy), ..command.clone() }).await;
+        let (_, Message::BearerResourceFailureIndication(refused)) = refused.unwrap() else {
+            panic!("accepted")
+        };
+        assert_eq!((refused.cause.value, refused.pti), (CauseValue::SERVICE_DENIED, Pti(9)));
         mme.send(gateway, command);
         let (id, _, message) = mme.request().await;
         let Message::CreateBearerRequest(request) = message else { panic!("{message:?}") };
@@ -239,11 +254,17 @@ fn a_pdn_connection_survives_its_upf_and_a_gateway_starts_anew() {
         |options| {
             options.epc = true;
             options.processes = true;
+            options.edit = Box::new(|configuration| {
+                // A restart of the UPF shows in its next answer.
+                configuration["spgw"]["timers"] = json!({"pfcp_heartbeat_ms": 500});
+            });
         },
         async |world| {
             let (mut mme, enb) = (mme(1).await, Enb::new().await);
             let Attached { ue, upf, .. } = attach(&mut mme, 0x11).await;
             enb.ping(ue, upf, 0x11, 1).await;
+            // Recovery time stamps are in seconds: a UPF that is back in the second of its start has not restarted for others.
+            time::sleep(Duration::from_millis(1_100)).await;
             world.lab.kill("upf").await.unwrap();
             world.lab.restart("upf").await.unwrap();
             world.until("upf", "/sessions", |all| all.as_array().unwrap().len() == 1).await;

@@ -16,7 +16,7 @@ use types::BitRate;
 
 use super::create_session::filters;
 use super::{cause_of, delete_session, find, modify};
-use crate::bearer::{Bearer, Tunnel};
+use crate::bearer::{Bearer, Slot, Tunnel, is_gbr};
 use crate::context::{Gateway, Pdn, Ue, UeState};
 use crate::gtpc::GtpcError;
 use crate::rules::{self, Downlink};
@@ -53,20 +53,14 @@ pub(crate) async fn create(gateway: &Gateway, ue: &Ue, wanted: Wanted) -> Result
 
 async fn create_counted(gateway: &Gateway, ue: &Ue, wanted: Wanted) -> Result<Ebi, Cause> {
     let filters = filters(&wanted.tft)?;
-    let (mme, number, slot, request) = {
+    let (mme, number, charging_id, request) = {
         let mut state = ue.state.lock().await;
         let mme = state.mme;
         let pdn = state.pdn(wanted.linked).ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
         let slot = pdn.free_slot().ok_or(CauseValue::NO_RESOURCES)?;
-        let bearer = Bearer {
-            slot,
-            ebi: Ebi(0),
-            qos: wanted.qos,
-            filters,
-            charging_id: gateway.ues.charging_id(),
-            own: None,
-            enb: None,
-        };
+        let charging_id = gateway.ues.charging_id();
+        let bearer =
+            Bearer { slot, ebi: Ebi(0), qos: wanted.qos, filters, charging_id, own: None, enb: None };
         let own = add(gateway, pdn, bearer).await.map_err(cause_of)?;
         let context = BearerInCreateRequest {
             ebi: Ebi(0),
@@ -74,13 +68,13 @@ async fn create_counted(gateway: &Gateway, ue: &Ue, wanted: Wanted) -> Result<Eb
             s1u_sgw_f_teid: Some(own.f_teid(InterfaceType::S1U_SGW)),
             s5s8u_pgw_f_teid: Some(own.f_teid(InterfaceType::S5S8_PGW_GTPU)),
             qos: wanted.qos,
-            charging_id: pdn.bearers.last().map(|bearer| ChargingId(bearer.charging_id)),
+            charging_id: Some(ChargingId(charging_id)),
             ..Default::default()
         };
         let bearers = vec![context];
         let request =
             CreateBearerRequest { pti: wanted.pti, linked_ebi: wanted.linked, bearers, ..Default::default() };
-        (mme, pdn.number, slot, request)
+        (mme, pdn.number, charging_id, request)
     };
     let answer = match wanted.command {
         Some(command) => gateway.gtpc.request_triggered(command, mme, request).await,
@@ -91,13 +85,14 @@ async fn create_counted(gateway: &Gateway, ue: &Ue, wanted: Wanted) -> Result<Eb
     let taken: Vec<Ebi> = state.pdns.iter().flat_map(|pdn| &pdn.bearers).map(|bearer| bearer.ebi).collect();
     // The UE may have attached again meanwhile.
     let pdn = state.pdns.iter_mut().find(|pdn| pdn.number == number).ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
-    let at = pdn.bearers.iter().position(|bearer| bearer.slot == slot && bearer.ebi == Ebi(0));
+    let at = pdn.bearers.iter().position(|bearer| bearer.charging_id == charging_id);
     let at = at.ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
     let result = match accepted {
         Ok((ebi, _)) if taken.contains(&ebi) => Err(CauseValue::INVALID_REPLY_FROM_REMOTE_PEER.into()),
         Ok((ebi, enb)) => {
             pdn.bearers[at].ebi = ebi;
             pdn.bearers[at].enb = enb;
+            let slot = pdn.bearers[at].slot;
             let to = |enb| Downlink::To { enb, end_marker: false };
             let change = rules::change_downlink([(slot, enb.map_or(Downlink::Buffered, to))]);
             modify(gateway, pdn, change).await.map(|_| ebi).map_err(|error| cause_of(error).into())
@@ -106,6 +101,14 @@ async fn create_counted(gateway: &Gateway, ue: &Ue, wanted: Wanted) -> Result<Eb
     };
     if result.is_err() {
         take_away(gateway, pdn, at).await;
+        // MME and eNB have it.
+        if let Ok((ebi, _)) = accepted {
+            let request = DeleteBearerRequest { ebis: vec![ebi], ..Default::default() };
+            drop(state);
+            if let Err(error) = gateway.gtpc.request(mme, request).await {
+                tracing::debug!(imsi = %ue.imsi, %error, "the MME does not hear of the end of a bearer");
+            }
+        }
     }
     result
 }
@@ -172,6 +175,9 @@ async fn take_away(gateway: &Gateway, pdn: &mut Pdn, at: usize) {
 
 /// Takes the dedicated bearer with this identity away, without the MME; whether there was one.
 pub(super) async fn remove(gateway: &Gateway, state: &mut UeState, ebi: Ebi) -> bool {
+    if state.bearer(ebi).is_none() {
+        return false;
+    }
     for pdn in &mut state.pdns {
         let dedicated = pdn.bearers.iter().position(|bearer| bearer.ebi == ebi);
         if let Some(at) = dedicated.filter(|at| *at > 0) {
@@ -182,26 +188,35 @@ pub(super) async fn remove(gateway: &Gateway, state: &mut UeState, ebi: Ebi) -> 
     false
 }
 
-/// Ends a dedicated bearer, or with the default one its PDN connection (TS 23.401 §5.4.4.1). The bearer ends whatever the MME says.
+/// Ends dedicated bearers, or with a default one its PDN connection (TS 23.401 §5.4.4.1). They end whatever the MME says. `pti` is the
+/// transaction of a UE that has asked.
 ///
 /// # Errors
-/// There is no such bearer.
+/// There is no such bearer, or a default bearer is not the only one.
 pub(crate) async fn delete(
     gateway: &Gateway,
     ue: &Ue,
-    ebi: Ebi,
+    ebis: Vec<Ebi>,
     command: Option<RequestId>,
-    why: Option<CauseValue>,
+    pti: Option<Pti>,
 ) -> Result<(), Cause> {
-    let (mme, is_default) = {
+    // An identity may be given again while the MME is waited for, a charging ID is not.
+    let (mme, charging_ids, is_default) = {
         let mut state = ue.state.lock().await;
-        let mme = state.mme;
-        let (at, _) = state.bearer(ebi).ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
-        (mme, state.pdns[at].default_bearer().is_some_and(|bearer| bearer.ebi == ebi))
+        let (mut charging_ids, mut is_default) = (Vec::new(), false);
+        for ebi in &ebis {
+            let (_, bearer) = state.bearer(*ebi).ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
+            is_default |= bearer.slot == Slot::DEFAULT;
+            charging_ids.push(bearer.charging_id);
+        }
+        if ebis.is_empty() || is_default && ebis.len() > 1 {
+            return Err(CauseValue::REJECTED.into());
+        }
+        (state.mme, charging_ids, is_default)
     };
-    let (linked_ebi, ebis) = if is_default { (Some(ebi), Vec::new()) } else { (None, vec![ebi]) };
-    let cause = why.map(Cause::from);
-    let request = DeleteBearerRequest { linked_ebi, ebis, cause, ..Default::default() };
+    let linked_ebi = ebis.first().copied().filter(|_| is_default);
+    let ebis = if is_default { Vec::new() } else { ebis };
+    let request = DeleteBearerRequest { linked_ebi, ebis, pti, ..Default::default() };
     let answer = match command {
         Some(command) => gateway.gtpc.request_triggered(command, mme, request).await,
         None => gateway.gtpc.request(mme, request).await,
@@ -210,20 +225,24 @@ pub(crate) async fn delete(
         tracing::debug!(imsi = %ue.imsi, %error, "the MME has not confirmed the end of a bearer");
     }
     let mut state = ue.state.lock().await;
-    if is_default {
-        let is_it = |pdn: &Pdn| pdn.default_bearer().is_some_and(|bearer| bearer.ebi == ebi);
-        if let Some(at) = state.pdns.iter().position(is_it) {
+    let mut at = 0;
+    while let Some(pdn) = state.pdns.get_mut(at) {
+        let is_gone = |bearer: &Bearer| charging_ids.contains(&bearer.charging_id);
+        if pdn.default_bearer().is_some_and(is_gone) {
             let pdn = state.pdns.remove(at);
             delete_session::end(gateway, pdn).await;
-            delete_session::forget_if_empty(gateway, ue, &mut state);
+            continue;
         }
-    } else {
-        remove(gateway, &mut state, ebi).await;
+        while let Some(bearer) = pdn.bearers.iter().position(is_gone) {
+            take_away(gateway, pdn, bearer).await;
+        }
+        at += 1;
     }
+    delete_session::forget_if_empty(gateway, ue, &mut state);
     Ok(())
 }
 
-/// Delete Bearer Command: the radio network has given bearers up (TS 23.401 §5.4.4.2).
+/// Delete Bearer Command: the radio network has given dedicated bearers up (TS 23.401 §5.4.4.2).
 pub(crate) async fn delete_command(
     gateway: Arc<Gateway>,
     id: RequestId,
@@ -231,23 +250,21 @@ pub(crate) async fn delete_command(
     command: DeleteBearerCommand,
 ) {
     let ue = gateway.ues.by_teid(teid);
-    let mme = match find(ue.as_ref(), id.peer.ip()).await {
-        Ok(state) => state.mme,
+    let (mme, known) = match find(ue.as_ref(), id.peer.ip()).await {
+        Ok(mut state) => {
+            let mut is_dedicated =
+                |ebi: Ebi| state.bearer(ebi).is_some_and(|(_, bearer)| bearer.slot != Slot::DEFAULT);
+            let all = command.bearers.iter().map(|context| context.ebi);
+            let known: Vec<Ebi> = all.filter(|ebi| is_dedicated(*ebi)).collect();
+            (state.mme, known)
+        }
         Err((teid, cause)) => return gateway.gtpc.reject(id, teid, cause),
     };
     let Some(ue) = ue else { return };
-    // The bearers of one command go by one request.
-    let ebis: Vec<Ebi> = command.bearers.iter().map(|context| context.ebi).collect();
-    let known: Vec<Ebi> = {
-        let mut state = ue.state.lock().await;
-        ebis.into_iter().filter(|ebi| state.bearer(*ebi).is_some()).collect()
-    };
-    let Some((first, others)) = known.split_first() else {
-        return gateway.gtpc.reject(id, mme.teid, CauseValue::CONTEXT_NOT_FOUND);
-    };
-    let _ = delete(&gateway, &ue, *first, Some(id), None).await;
-    for ebi in others {
-        let _ = delete(&gateway, &ue, *ebi, None, None).await;
+    if let Err(cause) = delete(&gateway, &ue, known, Some(id), None).await {
+        let cause =
+            if cause.value == CauseValue::REJECTED { CauseValue::CONTEXT_NOT_FOUND.into() } else { cause };
+        gateway.gtpc.reject(id, mme.teid, cause);
     }
 }
 
@@ -268,6 +285,9 @@ pub(crate) async fn resource_command(
     let tad = command.tad.clone().unwrap_or_default();
     match (Tft::decode(&tad.0).map(|tft| tft.operation), command.flow_qos, command.ebi) {
         (Ok(Operation::Create(_)), Some(flow), None) => {
+            if !may_ask_for(&gateway, &ue, command.linked_ebi, flow).await {
+                return refuse(CauseValue::SERVICE_DENIED.into());
+            }
             let wanted = Wanted {
                 linked: command.linked_ebi,
                 // A UE cannot take resources from others.
@@ -280,14 +300,44 @@ pub(crate) async fn resource_command(
                 refuse(cause);
             }
         }
-        (Ok(Operation::DeleteFilters(_) | Operation::Delete), _, Some(ebi)) => {
-            if let Err(cause) = delete(&gateway, &ue, ebi, Some(id), None).await {
+        (Ok(operation @ (Operation::DeleteFilters(_) | Operation::Delete)), _, Some(ebi)) => {
+            // A bearer that keeps a filter would have to be updated, which this gateway does not do yet.
+            if !has_only(&ue, command.linked_ebi, ebi, &operation).await {
+                return refuse(CauseValue::SERVICE_NOT_SUPPORTED.into());
+            }
+            if let Err(cause) = delete(&gateway, &ue, vec![ebi], Some(id), Some(command.pti)).await {
                 refuse(cause);
             }
         }
         (Ok(_), ..) => refuse(CauseValue::SERVICE_NOT_SUPPORTED.into()),
         (Err(_), ..) => refuse(CauseValue::TAD_SYNTACTIC_ERROR.into()),
     }
+}
+
+/// Whether a UE gets this QoS by asking for it: guaranteed rates only as far as its APN allows.
+async fn may_ask_for(gateway: &Gateway, ue: &Ue, linked: Ebi, flow: FlowQos) -> bool {
+    let mut state = ue.state.lock().await;
+    let Some(network) = state.pdn(linked).and_then(|pdn| gateway.networks.get(&pdn.apn)) else {
+        return false;
+    };
+    let most = network.config.ue_gbr_kbps;
+    let asked = [flow.gbr_uplink_kbps, flow.gbr_downlink_kbps, flow.mbr_uplink_kbps, flow.mbr_downlink_kbps];
+    // QCIs that the operator defines are not for UEs.
+    match is_gbr(flow.qci) {
+        true => most > 0 && asked.into_iter().all(|rate| rate <= most),
+        false => (5..=9).contains(&flow.qci),
+    }
+}
+
+/// Whether a dedicated bearer of the PDN connection has no filters but those that go.
+async fn has_only(ue: &Ue, linked: Ebi, ebi: Ebi, gone: &Operation) -> bool {
+    let mut state = ue.state.lock().await;
+    let Some(pdn) = state.pdn(linked) else { return false };
+    let mut dedicated = pdn.bearers.iter().filter(|bearer| bearer.slot != Slot::DEFAULT);
+    dedicated.find(|bearer| bearer.ebi == ebi).is_some_and(|bearer| match gone {
+        Operation::DeleteFilters(numbers) => bearer.filters.iter().all(|filter| numbers.contains(&filter.id)),
+        _ => true,
+    })
 }
 
 /// If the command has led to a request, it was answered by that, and this is not sent.

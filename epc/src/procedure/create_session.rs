@@ -60,6 +60,11 @@ async fn create(
         let offending_ie = Some(gtpv2c::OffendingIe::new(ie::F_TEID, 0));
         return Err(Cause { offending_ie, ..CauseValue::MANDATORY_IE_INCORRECT.into() });
     }
+    // A UE that moves here keeps its P-GW, which this gateway cannot be for it.
+    if request.pgw_f_teid.is_some_and(|pgw| pgw.teid != 0 && pgw.address() != Some(gateway.gtpc.local().ip()))
+    {
+        return Err(CauseValue::RELOCATION_FAILURE.into());
+    }
     let (apn, network) = network(gateway, &request.apn).ok_or(CauseValue::UNKNOWN_APN)?;
     let default = default_bearer(request)?;
     let (pdn_type, type_cause) = select_type(network, request)?;
@@ -70,6 +75,11 @@ async fn create(
         // It has just ended its last PDN connection.
         if state.gone {
             continue;
+        }
+        // The MME believes that the UE has PDN connections here, perhaps of before a restart.
+        if teid != 0 && teid != ue.teid {
+            delete_session::forget_if_empty(gateway, &ue, &mut state);
+            return Err(CauseValue::CONTEXT_NOT_FOUND.into());
         }
         replace_former(gateway, teid, &ue, &mut state, request, default).await;
         let result = add(gateway, &ue, &mut state, &apn, network, pdn_type, bearers, request).await;

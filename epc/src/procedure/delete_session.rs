@@ -42,10 +42,11 @@ async fn delete(gateway: &Gateway, id: RequestId, teid: u32, request: &DeleteSes
     (mme, CauseValue::ACCEPTED.into())
 }
 
-/// Ends a PDN connection: on the UPF, then its addresses and its number are free. It ends here even if the UPF does not answer, which
-/// then loses the session with its association.
+/// Ends a PDN connection: on the UPF, then its addresses and its number are free. It ends here even if the UPF does not answer, and
+/// may then keep the session until it restarts.
 pub(crate) async fn end(gateway: &Gateway, pdn: Pdn) {
-    if pdn.upf.seid != 0 {
+    // After a restart of the UPF its SEID may be that of another session.
+    if pdn.upf.seid != 0 && pdn.upf.epoch == gateway.n4.epoch(pdn.upf.address) {
         let deleted = gateway.n4.request(pdn.upf.address, pdn.seids(), SessionDeletionRequest {}).await;
         if let Err(error) = deleted {
             NOT_DELETED.inc();

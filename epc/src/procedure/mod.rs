@@ -50,6 +50,10 @@ async fn modify(
     pdn: &mut Pdn,
     change: SessionModificationRequest,
 ) -> Result<Option<SessionModificationResponse>, N4Error> {
+    // After a restart of the UPF its SEID may be that of another session.
+    if pdn.upf.epoch != gateway.n4.epoch(pdn.upf.address) {
+        return restoration::set_up_again(gateway, pdn).await.map(|()| None);
+    }
     match gateway.n4.request(pdn.upf.address, pdn.seids(), change).await {
         Ok(Message::SessionModificationResponse(response)) => Ok(Some(response)),
         Ok(_) => Err(N4Error::Unusable),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gtpv2c::BearerModified;
 use gtpv2c::endpoint::RequestId;
 use gtpv2c::message::{ModifyBearerRequest, ModifyBearerResponse};
-use gtpv2c::value::{Cause, CauseValue, InterfaceType};
+use gtpv2c::value::{Cause, CauseValue, Ebi, InterfaceType};
 use net::time;
 use telemetry::counters::{Counter, Family};
 use types::BitRate;
@@ -27,7 +27,7 @@ pub(crate) async fn handle(gateway: Arc<Gateway>, id: RequestId, teid: u32, requ
             MODIFIED.inc();
             let accepted = bearers_modified.iter().filter(|bearer| bearer.cause.is_accepted()).count();
             let value = match accepted {
-                0 if !bearers_modified.is_empty() => CauseValue::CONTEXT_NOT_FOUND,
+                0 if !bearers_modified.is_empty() => bearers_modified[0].cause.value,
                 some if some < bearers_modified.len() => CauseValue::ACCEPTED_PARTIALLY,
                 _ => CauseValue::ACCEPTED,
             };
@@ -65,7 +65,7 @@ async fn change(gateway: &Gateway, id: RequestId, teid: u32, request: &ModifyBea
     for removed in &request.bearers_to_be_removed {
         bearers::remove(gateway, &mut state, removed.ebi).await;
     }
-    let modified = apply(gateway, &mut state, request).await.map_err(|cause| (mme, cause))?;
+    let modified = apply(gateway, &mut state, request).await;
     if state.is_connected() {
         // The UE was found.
         state.set_paging(Paging::No);
@@ -74,11 +74,8 @@ async fn change(gateway: &Gateway, id: RequestId, teid: u32, request: &ModifyBea
 }
 
 /// Changes the bearers, those of a PDN connection by one request to its UPF.
-async fn apply(
-    gateway: &Gateway,
-    state: &mut UeState,
-    request: &ModifyBearerRequest,
-) -> Result<Vec<BearerModified>, Cause> {
+async fn apply(gateway: &Gateway, state: &mut UeState, request: &ModifyBearerRequest) -> Vec<BearerModified> {
+    let is_unreachable = state.paging == Paging::Unreachable;
     let wanted = &request.bearers_to_be_modified;
     let mut results: Vec<_> = wanted
         .iter()
@@ -91,9 +88,8 @@ async fn apply(
     for pdn in &mut state.pdns {
         let mut changes: Vec<(Slot, Downlink)> = Vec::new();
         for (context, result) in wanted.iter().zip(&mut results) {
-            let Some(bearer) = pdn.bearers.iter_mut().find(|bearer| bearer.ebi == context.ebi) else {
-                continue;
-            };
+            let mut bearers = pdn.bearers.iter_mut().filter(|bearer| bearer.ebi != Ebi(0));
+            let Some(bearer) = bearers.find(|bearer| bearer.ebi == context.ebi) else { continue };
             result.cause = CauseValue::ACCEPTED.into();
             result.s1u_sgw_f_teid = bearer.own.map(|own| own.f_teid(InterfaceType::S1U_SGW));
             let Some(enb) = context.s1u_enb_f_teid.and_then(Tunnel::of) else { continue };
@@ -101,6 +97,11 @@ async fn apply(
             let end_marker = bearer.enb.is_some_and(|former| former != enb);
             bearer.enb = Some(enb);
             changes.push((bearer.slot, Downlink::To { enb, end_marker }));
+        }
+        if is_unreachable {
+            // What the MME does not name was dropped as well.
+            let idle = pdn.bearers.iter().filter(|bearer| bearer.enb.is_none());
+            changes.extend(idle.map(|bearer| (bearer.slot, Downlink::Buffered)));
         }
         let mut change = rules::change_downlink(changes.iter().copied());
         if let Some(ambr) = request.apn_ambr.filter(|_| !changes.is_empty()) {
@@ -120,14 +121,16 @@ async fn apply(
             Err(error) => {
                 tracing::warn!(%error, "an eNB's tunnel is not on the UPF");
                 for (slot, _) in changes {
-                    pdn.bearers
-                        .iter_mut()
-                        .filter(|bearer| bearer.slot == slot)
-                        .for_each(|bearer| bearer.enb = None);
+                    let mut bearers = pdn.bearers.iter_mut();
+                    let Some(bearer) = bearers.find(|bearer| bearer.slot == slot) else { continue };
+                    bearer.enb = None;
+                    let mut of_bearer = results.iter_mut();
+                    if let Some(result) = of_bearer.find(|result| result.ebi == bearer.ebi) {
+                        result.cause = cause_of(error).into();
+                    }
                 }
-                return Err(cause_of(error).into());
             }
         }
     }
-    Ok(results)
+    results
 }

@@ -23,14 +23,11 @@ pub(crate) async fn handle(gateway: Arc<Gateway>, id: RequestId, seid: u64, repo
         gateway.n4.reject(id, 0, Cause::SESSION_NOT_FOUND, None);
     };
     let Some(ue) = gateway.ues.by_seid(seid) else { return unknown() };
-    let (up_seid, ebi, is_lost) = {
+    let (up_seid, ebi) = {
         let state = ue.state.lock().await;
         let pdn = state.pdns.iter().find(|pdn| pdn.number == seid && pdn.upf.address == id.peer);
         let Some(pdn) = pdn else { return unknown() };
-        let tunnels = report.error_indication_report.iter().flat_map(|report| &report.remote_f_teids);
-        let mut tunnels = tunnels.filter_map(|f_teid| tunnel(*f_teid));
-        let is_lost = tunnels.any(|lost| pdn.bearers.iter().any(|bearer| bearer.enb == Some(lost)));
-        (pdn.upf.seid, pdn.default_bearer().map_or(Ebi(0), |bearer| bearer.ebi), is_lost)
+        (pdn.upf.seid, pdn.default_bearer().map_or(Ebi(0), |bearer| bearer.ebi))
     };
     let has = |kind| report.report_type.contains(kind);
     if has(ReportType::DLDR) && report.downlink_data_report.is_none() {
@@ -41,13 +38,24 @@ pub(crate) async fn handle(gateway: Arc<Gateway>, id: RequestId, seid: u64, repo
         REPORTS.inc("downlink_data");
         tokio::spawn(paging::notify(gateway.clone(), ue.clone(), ebi, None));
     }
-    // An indication about a former or foreign tunnel says nothing about the present one.
-    if has(ReportType::ERIR) && is_lost {
+    if has(ReportType::ERIR) {
         REPORTS.inc("error_indication");
-        let result = release_access_bearers::buffer(&gateway, &mut *ue.state.lock().await).await;
-        if let Err(error) = result {
+        let mut state = ue.state.lock().await;
+        let Some(pdn) = state.pdns.iter().find(|pdn| pdn.number == seid) else { return };
+        let tunnels = report.error_indication_report.iter().flat_map(|report| &report.remote_f_teids);
+        let mut tunnels = tunnels.filter_map(|f_teid| tunnel(*f_teid));
+        // One about a former or foreign tunnel says nothing about the present one. If there should be none, the UPF has missed that.
+        let is_lost = tunnels.any(|lost| {
+            pdn.bearers.iter().any(|bearer| bearer.enb == Some(lost))
+                || pdn.bearers.iter().all(|bearer| bearer.enb.is_none())
+        });
+        if !is_lost {
+            return;
+        }
+        if let Err(error) = release_access_bearers::buffer(&gateway, &mut state).await {
             tracing::debug!(imsi = %ue.imsi, %error, "tunnels of an eNB that has lost them");
         }
+        drop(state);
         // The eNB has lost the UE (TS 23.007 §22).
         let cause = Some(CauseValue::ERROR_INDICATION_RECEIVED);
         tokio::spawn(paging::notify(gateway.clone(), ue, ebi, cause));

@@ -54,9 +54,9 @@ pub enum PcoItem {
 const LONG: [u16; 3] = [0x0023, 0x0024, 0x0030];
 
 impl Pco {
-    /// The options in the octets of a PCO IE (TS 24.008 §10.5.6.3), as GTPv2-C has them; `None` if they are malformed.
+    /// The options that a UE has sent in a PCO IE (TS 24.008 §10.5.6.3), as GTPv2-C has them; `None` if they are malformed.
     pub fn decode(octets: &[u8]) -> Option<Self> {
-        Self::read(octets).ok()
+        Self::read_with(octets, &[]).ok()
     }
 
     /// As the octets of a PCO IE.
@@ -65,12 +65,17 @@ impl Pco {
     }
 
     pub(crate) fn read(octets: &[u8]) -> Read<Self> {
+        Self::read_with(octets, &LONG)
+    }
+
+    /// `long` are the identifiers whose length has two octets.
+    fn read_with(octets: &[u8], long: &[u16]) -> Read<Self> {
         let mut reader = Reader(octets);
         reader.u8()?;
         let mut items = Vec::new();
         while !reader.is_empty() {
             let id = reader.u16()?;
-            let len = if LONG.contains(&id) { reader.u16()?.into() } else { reader.u8()?.into() };
+            let len = if long.contains(&id) { reader.u16()?.into() } else { reader.u8()?.into() };
             items.push(PcoItem::read(id, reader.take(len)?));
         }
         Ok(Self { items })
