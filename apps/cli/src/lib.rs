@@ -61,7 +61,7 @@ enum Command {
     Upf(admin::UpfArgs),
     /// Manage subscribers: add, list, show, remove, import.
     Subscriber(subscriber::Args),
-    /// Simulate gNBs and UEs, against this or any other core.
+    /// Simulate gNBs and UEs, or MME, eNBs and UEs of 4G, against this or any other core.
     Ran(Box<ran::Args>),
     /// The edge: the switch that steers users inside their tunnels.
     Mec(mec::Args),

@@ -1,6 +1,8 @@
-//! `godwit ran`: simulated gNBs and UEs, against this core or another one.
+//! `godwit ran`: simulated gNBs and UEs, against this core or another one. With `--4g` an MME, eNBs and UEs (`four_g.rs`).
 //!
 //! Events go to standard output as JSON lines (see [`simulator::event`]), the log to standard error.
+
+mod four_g;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -26,6 +28,9 @@ pub struct Args {
     /// With --split: the configuration file.
     #[arg(short, long, value_name = "FILE", default_value = "godwit.yaml", requires = "split")]
     config: PathBuf,
+    /// 4G: an MME with its eNBs and UEs, which attach through the S-GW and P-GW at --gateway. Options of 5G alone cannot be given.
+    #[arg(id = "four_g", long = "4g", conflicts_with_all = four_g::OF_5G)]
+    is_4g: bool,
     /// The AMF's NGAP address.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.5:38412")]
     amf: SocketAddr,
@@ -70,7 +75,7 @@ pub struct Args {
     /// How often each UE registers.
     #[arg(long, default_value_t = 1)]
     cycles: u32,
-    /// Seconds without traffic after which the gNB asks for the release of a UE's connection. The UE
+    /// Seconds without traffic after which gNB or eNB ask for the release of a UE's connection. The UE
     /// comes back when paged or when its programs send. When not given, UEs stay connected.
     #[arg(long, value_name = "SECONDS")]
     inactivity: Option<f64>,
@@ -86,12 +91,14 @@ pub struct Args {
     /// Log filter.
     #[arg(long, value_name = "FILTER", default_value = "warn")]
     log: String,
+    #[command(flatten)]
+    four_g_options: four_g::LteArgs,
 }
 
 #[derive(clap::Args, Debug)]
 struct UeArgs {
     /// Number of UEs, with consecutive IMSIs.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, visible_alias = "count", default_value_t = 1)]
     ues: u32,
     /// IMSI of the first UE.
     #[arg(long, default_value = "999700000000001")]
@@ -124,9 +131,9 @@ struct UeArgs {
     #[arg(long, value_name = "SST[-SD]")]
     slice: Option<SNssai>,
     /// Data network to ask for.
-    #[arg(long, value_name = "NAME", default_value = "internet")]
+    #[arg(long, visible_alias = "apn", value_name = "NAME", default_value = "internet")]
     dnn: Dnn,
-    /// Session to set up: ipv4, ipv6, ipv4v6, or none.
+    /// Session to set up: ipv4, ipv6, ipv4v6, or none. With --4g the PDN connection, which there always is.
     #[arg(long, value_name = "TYPE", default_value = "ipv4")]
     session: String,
     /// Do not answer pages, as if idle UEs were out of coverage.
@@ -142,10 +149,10 @@ struct UeArgs {
 /// # Errors
 /// The simulation could not start. UEs that fail are events, and make the exit code a failure.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let config = args.config()?;
+    let simulation = args.simulation()?;
     telemetry::log::init(&args.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let totals = runtime.block_on(async {
+    let failed = runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let shutdown = async move {
@@ -154,12 +161,36 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 _ = terminate.recv() => {}
             }
         };
-        anyhow::Ok(simulator::run(config, shutdown).await?)
+        anyhow::Ok(match simulation {
+            Simulation::FiveG(config) => simulator::run(*config, shutdown).await?.failed,
+            Simulation::FourG(config) => lte::run(*config, shutdown).await?.failed,
+        })
     })?;
-    Ok(if totals.failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
+}
+
+/// What is simulated.
+enum Simulation {
+    FiveG(Box<Config>),
+    FourG(Box<lte::Config>),
 }
 
 impl Args {
+    fn simulation(&self) -> anyhow::Result<Simulation> {
+        Ok(if self.is_4g {
+            Simulation::FourG(Box::new(four_g::config(self)?))
+        } else {
+            Simulation::FiveG(Box::new(self.config()?))
+        })
+    }
+
+    fn hold(&self) -> anyhow::Result<Hold> {
+        Ok(match self.hold {
+            Some(seconds) => Hold::For(Duration::try_from_secs_f64(seconds).context("--hold")?),
+            None => Hold::UntilShutdown,
+        })
+    }
+
     fn config(&self) -> anyhow::Result<Config> {
         Ok(Config {
             split: self.split.then(|| self.cells()).transpose()?,
@@ -182,10 +213,7 @@ impl Args {
                 .inactivity
                 .map(|seconds| Duration::try_from_secs_f64(seconds).context("--inactivity"))
                 .transpose()?,
-            hold: match self.hold {
-                Some(seconds) => Hold::For(Duration::try_from_secs_f64(seconds).context("--hold")?),
-                None => Hold::UntilShutdown,
-            },
+            hold: self.hold()?,
             deregister: !self.vanish,
             release_sessions: self.release,
         })

@@ -14,7 +14,9 @@
 //! | `ready` | every UE has been through its initial procedures |
 //! | `summary` | the simulation has ended; counts of the whole run |
 
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use serde::Serialize;
 use types::{PduSessionId, PduSessionType, Supi};
@@ -162,8 +164,21 @@ pub struct Totals {
     pub dropped_packets: u64,
 }
 
+/// Prints one event as one line. A closed standard output is no error: nobody reads the events then.
+pub fn print(event: &impl Serialize) {
+    if let Ok(mut line) = serde_json::to_vec(event) {
+        line.push(b'\n');
+        let mut out = std::io::stdout().lock();
+        let _ = out.write_all(&line).and_then(|()| out.flush());
+    }
+}
+
+/// Milliseconds with three decimal places.
+pub fn millis(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}
+
 /// Milliseconds since `start`.
-pub(crate) fn elapsed_ms(start: net::time::Instant) -> f64 {
-    let elapsed = net::time::now().saturating_duration_since(start);
-    (elapsed.as_secs_f64() * 1e6).round() / 1e3
+pub fn elapsed_ms(start: net::time::Instant) -> f64 {
+    millis(net::time::now().saturating_duration_since(start))
 }

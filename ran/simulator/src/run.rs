@@ -4,7 +4,6 @@
 //! semaphore bounds how many UEs are in their initial procedures; an interval bounds how many start per
 //! second.
 
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,7 +14,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::config::{Config, Hold};
-use crate::event::{By, Event, Totals, elapsed_ms};
+use crate::event::{By, Event, Totals, elapsed_ms, millis, print};
 use crate::gnb::{GnbConfig, GnbError};
 use crate::network::Network;
 use crate::ue::{Failure, NetworkEvent, Ue, WakeReason};
@@ -74,15 +73,6 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<T
     run_with(config, print, shutdown).await
 }
 
-/// Prints one event as one line. A closed standard output is no error: nobody reads the events then.
-fn print(event: &Event) {
-    if let Ok(mut line) = serde_json::to_vec(event) {
-        line.push(b'\n');
-        let mut out = std::io::stdout().lock();
-        let _ = out.write_all(&line).and_then(|()| out.flush());
-    }
-}
-
 /// As [`run`], giving each event to `sink`.
 ///
 /// # Errors
@@ -111,6 +101,37 @@ pub async fn run_with(
     let totals = simulation.clone().simulate(ues, stop, shutdown).await;
     simulation.network.shutdown().await;
     Ok(totals)
+}
+
+/// Runs the lives of UEs, each as one task, of which `rate` per second start at most. When `shutdown` completes, `stop` becomes
+/// `true`. Returns when all have ended.
+pub async fn run_all(
+    lives: impl Iterator<Item = impl Future<Output = ()> + Send + 'static>,
+    rate: Option<f64>,
+    stop: &watch::Sender<bool>,
+    shutdown: impl Future<Output = ()>,
+) {
+    let mut tasks = JoinSet::new();
+    let all = async {
+        let interval = |rate: f64| Duration::from_secs_f64((1.0 / rate).clamp(1e-6, 3600.0));
+        let mut pace = rate.filter(|rate| *rate > 0.0).map(|rate| net::time::interval(interval(rate)));
+        for life in lives {
+            if let Some(pace) = &mut pace {
+                pace.tick().await;
+            }
+            tasks.spawn(life);
+        }
+        while tasks.join_next().await.is_some() {}
+    };
+    let mut all = std::pin::pin!(all);
+    tokio::select! {
+        () = &mut all => {}
+        () = shutdown => {
+            // Nobody may be listening any more.
+            let _ = stop.send(true);
+            all.await;
+        }
+    }
 }
 
 /// What the UE tasks share.
@@ -176,31 +197,8 @@ impl Simulation {
         stop: watch::Sender<bool>,
         shutdown: impl Future<Output = ()>,
     ) -> Totals {
-        let mut tasks = JoinSet::new();
-        let all = async {
-            let mut pace =
-                self.config.rate.filter(|rate| *rate > 0.0).map(|rate| {
-                    net::time::interval(Duration::from_secs_f64((1.0 / rate).clamp(1e-6, 3600.0)))
-                });
-            for ue in ues {
-                if let Some(pace) = &mut pace {
-                    pace.tick().await;
-                }
-                tasks.spawn(Arc::clone(&self).run_ue(ue));
-            }
-            while tasks.join_next().await.is_some() {}
-        };
-        {
-            let mut all = std::pin::pin!(all);
-            let mut shutdown = std::pin::pin!(shutdown);
-            tokio::select! {
-                () = &mut all => {}
-                () = &mut shutdown => {
-                    let _ = stop.send(true);
-                    all.await;
-                }
-            }
-        }
+        let ues = ues.into_iter().map(|ue| Arc::clone(&self).run_ue(ue));
+        run_all(ues, self.config.rate, &stop, shutdown).await;
         let totals = self.totals();
         self.report(&Event::Summary(totals));
         totals
@@ -437,9 +435,4 @@ impl Simulation {
             Err(failure) => self.report_failure(ue, "deregistration", &failure),
         }
     }
-}
-
-/// Milliseconds with three decimal places.
-fn millis(duration: Duration) -> f64 {
-    (duration.as_secs_f64() * 1e6).round() / 1e3
 }

@@ -1,9 +1,12 @@
-//! N3 of the simulated gNBs: GTP-U on one thread, whatever the number of tunnels.
+//! N3 of the simulated gNBs, and S1-U of simulated eNBs: GTP-U on one thread, whatever the number of tunnels.
 //!
 //! ```text
-//! TUN of a UE ──read──► encapsulate (TEID of the UPF, QFI) ──sendmmsg──► UPF
+//! TUN of a UE ──read──► classify ──► encapsulate (TEID of the UPF, QFI) ──sendmmsg──► UPF
 //! TUN of a UE ◄─write── look up our TEID ◄──recvmmsg── UPF
 //! ```
+//! A tunnel of S1-U has no QFI, and its packets no PDU Session Container. Where a UE has several tunnels, one of them has the TUN
+//! device and [`Tunnel::classify`] says which packets go through the others.
+//!
 //! The thread sleeps in epoll over the N3 socket and every TUN device. A tunnel without TUN device
 //! gives its packets to a queue ([`Tunnel::received`]), which tests and router discovery read. Commands
 //! reach the thread through a channel and a wake-up. The thread takes no lock, and allocates for a
@@ -25,6 +28,7 @@ use pktio::poll::{Poller, Waker};
 use pktio::tun::TunPort;
 use pktio::udp::UdpPort;
 use pktio::{Port, Vector};
+use tokio::sync::Notify;
 use types::{Qfi, Teid};
 
 /// Packets per batch.
@@ -102,10 +106,24 @@ pub struct NoTunnel;
 
 enum Command {
     Open { position: u32, tunnel: State },
-    Attach { position: u32, tun: TunPort },
+    Attach { position: u32, tun: TunPort, downlink_only: bool },
     Send { position: u32, packet: Vec<u8> },
+    Classify { position: u32, classify: Classify },
+    StopUplink { position: u32 },
     Close { position: u32 },
     Stop,
+}
+
+/// Chooses the tunnel of a packet by our TEID; `None`: the tunnel that has the classifier.
+type Classify = Box<dyn Fn(&[u8]) -> Option<Teid> + Send>;
+
+/// What both ends of a tunnel's handle count.
+#[derive(Debug, Default)]
+struct TunnelCounters {
+    /// Packets in both directions.
+    packets: AtomicU64,
+    end_markers: AtomicU64,
+    end_marker: Notify,
 }
 
 /// The thread's state of a tunnel.
@@ -113,10 +131,14 @@ struct State {
     teid: u32,
     upf: SocketAddr,
     upf_teid: u32,
-    qfi: u8,
+    /// QoS flow of the UE's packets. Without one they have no PDU Session Container.
+    qfi: Option<u8>,
     tun: Option<TunPort>,
+    /// Packets are not read from `tun`, only written.
+    downlink_only: bool,
+    classify: Option<Classify>,
     queue: tokio::sync::mpsc::Sender<Bytes>,
-    packets: Arc<AtomicU64>,
+    counters: Arc<TunnelCounters>,
 }
 
 /// One end of a GTP-U tunnel; dropping it closes the tunnel.
@@ -126,8 +148,7 @@ pub struct Tunnel {
     teid: Teid,
     upf: GtpTunnel,
     queue: tokio::sync::mpsc::Receiver<Bytes>,
-    /// Packets in both directions.
-    packets: Arc<AtomicU64>,
+    counters: Arc<TunnelCounters>,
 }
 
 impl UserPlane {
@@ -163,24 +184,27 @@ impl UserPlane {
         self.inner.address
     }
 
-    /// Opens a tunnel to a UPF's end; packets of the UE carry `qfi`.
-    pub fn open(&self, upf: IpAddr, upf_teid: Teid, qfi: Qfi) -> Result<Tunnel, NoTunnel> {
+    /// Opens a tunnel to the end of a UPF or S-GW. Packets of the UE carry `qfi` in a PDU Session Container, or have none
+    /// without it.
+    pub fn open(&self, upf: IpAddr, upf_teid: Teid, qfi: Option<Qfi>) -> Result<Tunnel, NoTunnel> {
         let (position, teid) = self.inner.positions().take().ok_or(NoTunnel)?;
         let (sender, queue) = tokio::sync::mpsc::channel(QUEUE);
         let upf_address = SocketAddr::new(upf, gtpu::PORT);
-        let packets = Arc::new(AtomicU64::new(0));
+        let counters = Arc::new(TunnelCounters::default());
         let state = State {
             teid,
             upf: upf_address,
             upf_teid: upf_teid.0,
-            qfi: qfi.value(),
+            qfi: qfi.map(Qfi::value),
             tun: None,
+            downlink_only: false,
+            classify: None,
             queue: sender,
-            packets: Arc::clone(&packets),
+            counters: Arc::clone(&counters),
         };
         self.inner.command(Command::Open { position, tunnel: state });
         let upf = GtpTunnel { address: upf.into(), teid: upf_teid };
-        Ok(Tunnel { user_plane: self.clone(), teid: Teid(teid), upf, queue, packets })
+        Ok(Tunnel { user_plane: self.clone(), teid: Teid(teid), upf, queue, counters })
     }
 
     /// Packet counts so far.
@@ -253,12 +277,44 @@ impl Tunnel {
 
     /// Packets that went through the tunnel, in both directions.
     pub fn packets(&self) -> u64 {
-        self.packets.load(Ordering::Relaxed)
+        self.counters.packets.load(Ordering::Relaxed)
+    }
+
+    /// End Markers received on the tunnel.
+    pub fn end_markers(&self) -> u64 {
+        self.counters.end_markers.load(Ordering::Relaxed)
+    }
+
+    /// Waits until an End Marker has been received on the tunnel. Cancel-safe.
+    pub async fn end_marker(&self) {
+        while self.end_markers() == 0 {
+            self.counters.end_marker.notified().await;
+        }
     }
 
     /// Connects the tunnel to `tun`.
     pub fn attach(&self, tun: TunPort) {
-        self.user_plane.inner.command(Command::Attach { position: self.position(), tun });
+        let position = self.position();
+        self.user_plane.inner.command(Command::Attach { position, tun, downlink_only: false });
+    }
+
+    /// Gives the tunnel's packets for the UE to `tun`, and reads none from it: another tunnel of the UE does.
+    pub fn attach_downlink(&self, tun: TunPort) {
+        let position = self.position();
+        self.user_plane.inner.command(Command::Attach { position, tun, downlink_only: true });
+    }
+
+    /// Sends packets of this tunnel's UE through the tunnel whose TEID at our end `classify` returns. Packets for which there is
+    /// none, or no such tunnel any more, go through this one. `classify` runs in the user plane's thread.
+    pub fn classify(&self, classify: impl Fn(&[u8]) -> Option<Teid> + Send + 'static) {
+        let (position, classify) = (self.position(), Box::new(classify));
+        self.user_plane.inner.command(Command::Classify { position, classify });
+    }
+
+    /// Reads no more packets from the TUN device, which the UE's next tunnel then does. Packets that still come through this
+    /// one go to the device as before.
+    pub fn stop_uplink(&self) {
+        self.user_plane.inner.command(Command::StopUplink { position: self.position() });
     }
 
     /// Sends an IP packet of the UE, with or without TUN device.
@@ -270,6 +326,11 @@ impl Tunnel {
     /// Cancel-safe.
     pub async fn received(&mut self) -> Option<Bytes> {
         self.queue.recv().await
+    }
+
+    /// A packet that has been received and not been taken.
+    pub fn try_received(&mut self) -> Option<Bytes> {
+        self.queue.try_recv().ok()
     }
 
     fn position(&self) -> u32 {
@@ -347,14 +408,21 @@ impl Worker {
                     }
                     self.tunnels[position] = Some(tunnel);
                 }
-                Command::Attach { position, tun } => {
+                Command::Attach { position, tun, downlink_only } => {
                     if let Some(Some(tunnel)) = self.tunnels.get_mut(position as usize) {
-                        if let Some(Err(error)) = tun.fd().map(|fd| self.poller.add(fd, position.into())) {
+                        let reads = if downlink_only { None } else { tun.fd() };
+                        if let Some(Err(error)) = reads.map(|fd| self.poller.add(fd, position.into())) {
                             tracing::error!(%error, "cannot wait for a TUN device");
                         }
-                        tunnel.tun = Some(tun);
+                        (tunnel.tun, tunnel.downlink_only) = (Some(tun), downlink_only);
                     }
                 }
+                Command::Classify { position, classify } => {
+                    if let Some(Some(tunnel)) = self.tunnels.get_mut(position as usize) {
+                        tunnel.classify = Some(classify);
+                    }
+                }
+                Command::StopUplink { position } => self.stop_uplink(position as usize),
                 Command::Send { position, packet } => {
                     self.batch.clear();
                     if let Some(Some(tunnel)) = self.tunnels.get(position as usize) {
@@ -378,10 +446,20 @@ impl Worker {
         true
     }
 
+    fn stop_uplink(&mut self, position: usize) {
+        let Some(Some(tunnel)) = self.tunnels.get_mut(position) else { return };
+        if !std::mem::replace(&mut tunnel.downlink_only, true)
+            && let Some(fd) = tunnel.tun.as_ref().and_then(|tun| tun.fd())
+        {
+            // As in `close`.
+            let _ = self.poller.remove(fd);
+        }
+    }
+
     /// Closes a tunnel. Its TUN device stays if a session of an idle UE still holds it.
     fn close(&self, tunnel: State) {
         let Some(tun) = tunnel.tun else { return };
-        if let Some(fd) = tun.fd() {
+        if let Some(fd) = tun.fd().filter(|_| !tunnel.downlink_only) {
             // Removing fails only if adding failed, which was reported.
             let _ = self.poller.remove(fd);
         }
@@ -391,7 +469,9 @@ impl Worker {
     /// Reads packets of a UE's TUN device; `false` when there may be more.
     fn uplink(&mut self, position: usize) -> bool {
         for _ in 0..ROUNDS {
-            let Some(Some(State { tun: Some(tun), .. })) = self.tunnels.get_mut(position) else {
+            let Some(Some(State { tun: Some(tun), downlink_only: false, .. })) =
+                self.tunnels.get_mut(position)
+            else {
                 return true;
             };
             match tun.receive(&mut self.batch) {
@@ -411,24 +491,25 @@ impl Worker {
         false
     }
 
-    /// Encapsulates the batch and sends it to the tunnel's UPF.
+    /// Encapsulates the batch, which a tunnel's UE has sent, and sends it.
     fn encapsulate(&mut self, position: usize) {
-        let Some(Some(tunnel)) = self.tunnels.get(position) else { return };
-        let container = Some(PduSession::Uplink { qfi: tunnel.qfi });
+        let Some(Some(owner)) = self.tunnels.get(position) else { return };
         self.selected.clear();
         for (at, mut buffer) in self.batch.frames_mut().enumerate() {
+            let tunnel = carrier(&self.tunnels, owner, buffer.packet());
+            let container = tunnel.qfi.map(|qfi| PduSession::Uplink { qfi });
             let length = buffer.len();
             let header = gtpu::encapsulate(buffer.headroom(), tunnel.upf_teid, length, container);
             if let Some(header) = header
                 && buffer.grow_front(header)
             {
                 *buffer.peer = tunnel.upf;
+                count(&tunnel.counters.packets, 1);
                 self.selected.push(at as u16);
             }
         }
         let sent = self.n3.transmit(&mut self.batch, &self.selected);
         count(&self.counters.uplink, sent.packets);
-        count(&tunnel.packets, sent.packets);
         count(&self.counters.dropped, self.batch.len() - sent.packets);
     }
 
@@ -493,12 +574,11 @@ impl Worker {
         }
         let (teid, header, total) = (packet.teid(), packet.header_len(), packet.bytes().len());
         let position = (teid & MAX_TUNNELS) as usize;
-        let tunnel = self.tunnels.get(position).and_then(Option::as_ref).filter(|tunnel| tunnel.teid == teid);
-        let Some(tunnel) = tunnel else {
+        let Some(tunnel) = tunnel_of(&self.tunnels, teid) else {
             count(&self.counters.dropped, 1);
             return None;
         };
-        count(&tunnel.packets, 1);
+        count(&tunnel.counters.packets, 1);
         buffer.truncate(total);
         buffer.trim_front(header);
         if tunnel.tun.is_some() && !is_router_advertisement(buffer.packet()) {
@@ -520,7 +600,13 @@ impl Worker {
                 tracing::debug!(teid, %peer, "GTP-U Error Indication");
                 count(&self.counters.error_indications, 1);
             }
-            Some(Signalling::EndMarker { .. }) => count(&self.counters.end_markers, 1),
+            Some(Signalling::EndMarker { teid, .. }) => {
+                count(&self.counters.end_markers, 1);
+                if let Some(tunnel) = tunnel_of(&self.tunnels, teid) {
+                    count(&tunnel.counters.end_markers, 1);
+                    tunnel.counters.end_marker.notify_one();
+                }
+            }
             Some(_) => {}
             None => count(&self.counters.dropped, 1),
         }
@@ -532,6 +618,18 @@ impl Worker {
         batch.push(packet, peer);
         self.n3.transmit(&mut batch, &[0]);
     }
+}
+
+/// The tunnel with this TEID at our end.
+fn tunnel_of(tunnels: &[Option<State>], teid: u32) -> Option<&State> {
+    let tunnel = tunnels.get((teid & MAX_TUNNELS) as usize)?.as_ref();
+    tunnel.filter(|tunnel| tunnel.teid == teid)
+}
+
+/// The tunnel through which a packet of `owner`'s UE goes.
+fn carrier<'a>(tunnels: &'a [Option<State>], owner: &'a State, packet: &[u8]) -> &'a State {
+    let chosen = owner.classify.as_ref().and_then(|classify| classify(packet));
+    chosen.and_then(|teid| tunnel_of(tunnels, teid.0)).unwrap_or(owner)
 }
 
 /// Closes a TUN device on a thread of its own. The kernel takes some 30 ms to remove a device. The

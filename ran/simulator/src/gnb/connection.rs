@@ -268,7 +268,7 @@ impl Connection {
         let first = *qos_flows.first().ok_or(RadioNetwork::InvalidQosCombination)?;
         let upf = request.ul_tunnel;
         let tunnel = user_plane
-            .open(upf.address.preferred(), upf.teid, first)
+            .open(upf.address.preferred(), upf.teid, Some(first))
             .map_err(|_| Transport::TransportResourceUnavailable)?;
         let response = PduSessionResourceSetupResponseTransfer {
             dl_tunnel: tunnel.local(),

@@ -17,7 +17,6 @@
 //! - To test a wrong key, sequence number or algorithm list, change [`UeConfig`].
 
 mod idle;
-mod interface;
 mod n1;
 mod procedure;
 mod session;
@@ -35,9 +34,10 @@ use types::{Guti, Imsi, Invalid, Key, PduSessionId, Supi, Tai};
 use crate::access::{Access, Bearer, Camping, Connection, ReleaseCause};
 use crate::config::{SuciScheme, UeConfig};
 use crate::gnb;
+use crate::interface::InterfaceError;
 
+pub use crate::interface::Interface;
 pub use idle::WakeReason;
-pub use interface::Interface;
 pub use n1::{Received, Recorded};
 pub use procedure::deregistration::Deregistered;
 pub use procedure::network_initiated::NetworkEvent;
@@ -86,8 +86,8 @@ pub enum Failure {
     #[error("the UE has no {0}")]
     Missing(&'static str),
     /// The UE's interface could not be set up.
-    #[error("UE interface: {0}")]
-    Interface(String),
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
 }
 
 impl Failure {

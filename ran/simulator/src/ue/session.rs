@@ -6,8 +6,9 @@ use nas::gsm::EstablishmentAccept;
 use nas::{PcoItem, PduAddress};
 use types::{PduSessionId, PduSessionType};
 
-use super::Interface;
 use crate::access::Bearer;
+use crate::interface::{Interface, Link};
+use crate::router_discovery;
 
 /// A PDU session. A UE owns at most 15; release and deregistration remove them.
 #[derive(Debug)]
@@ -71,10 +72,27 @@ impl Session {
 
     /// Takes radio resources into use. Packets that waited in the TUN device go first.
     pub(super) fn activate(&mut self, bearer: Bearer) {
-        if let Some(interface) = &self.interface {
-            interface.connect(&bearer);
-        }
         self.bearer = Some(bearer);
+        self.connect();
+    }
+
+    /// Connects the TUN device to the radio resources, where both are there.
+    fn connect(&self) {
+        if let (Some(bearer), Some(tun)) = (&self.bearer, self.interface.as_ref().and_then(Interface::tun)) {
+            bearer.attach(tun);
+        }
+    }
+
+    /// Takes a TUN device into use.
+    pub(super) fn use_interface(&mut self, interface: Interface) -> &Interface {
+        self.interface = Some(interface);
+        self.connect();
+        self.interface.as_ref().expect("it was set above")
+    }
+
+    /// What the session gives a TUN device.
+    pub(super) fn link(&self) -> Link {
+        Link { ipv4: self.ipv4, ipv6: self.ipv6, mtu: self.mtu }
     }
 
     /// Waits until a program of the UE has sent a packet that needs radio resources. Never completes
@@ -99,5 +117,15 @@ impl Session {
     /// The next IP packet received. With a TUN device, only router advertisements arrive here. Cancel-safe.
     pub async fn received(&mut self) -> Option<bytes::Bytes> {
         self.bearer.as_mut()?.received().await
+    }
+}
+
+impl router_discovery::Packets for Session {
+    fn send(&self, packet: Vec<u8>) -> bool {
+        Session::send(self, packet)
+    }
+
+    async fn received(&mut self) -> Option<bytes::Bytes> {
+        Session::received(self).await
     }
 }

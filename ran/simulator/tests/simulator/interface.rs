@@ -62,7 +62,7 @@ async fn programs_in_the_namespace_of_a_ue_reach_its_upf() {
     // A second tunnel of the same table: neither tunnel receives packets of the other.
     let user_plane = gnb.user_plane().unwrap();
     let upf = network.upf.local_addr().unwrap().ip();
-    let mut other = user_plane.open(upf, Teid(0x99), Qfi::new(1).unwrap()).unwrap();
+    let mut other = user_plane.open(upf, Teid(0x99), Some(Qfi::new(1).unwrap())).unwrap();
     assert_ne!(other.local().teid, tunnel.teid);
     network.upf_send(other.local(), b"\x45other").await;
     assert_eq!(other.received().await.unwrap(), b"\x45other".as_slice());

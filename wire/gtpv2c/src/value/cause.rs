@@ -1,5 +1,7 @@
 //! Cause IE (§8.4).
 
+use std::fmt;
+
 use crate::codec::{Cursor, Fault, OffendingIe, Value};
 
 /// Why a request is made, or what became of it (table 8.4-1).
@@ -11,6 +13,14 @@ macro_rules! causes {
     ($($name:ident = $code:literal, $doc:literal;)*) => {
         impl CauseValue {
             $(#[doc = $doc] pub const $name: Self = Self($code);)*
+
+            /// The standard's wording; `None` for a value without constant.
+            pub fn words(self) -> Option<&'static str> {
+                match self.0 {
+                    $($code => Some(without_full_stop($doc)),)*
+                    _ => None,
+                }
+            }
         }
     };
 }
@@ -87,6 +97,21 @@ causes! {
     TIMED_OUT_REQUEST = 122, "Timed out request.";
     UE_POWER_SAVING = 123, "UE is temporarily not reachable due to power saving.";
     S1U_PATH_FAILURE = 128, "S1-U path failure.";
+}
+
+/// The wording as part of a sentence.
+fn without_full_stop(text: &str) -> &str {
+    text.strip_suffix('.').unwrap_or(text)
+}
+
+/// The standard's wording and the number, such as `Context not found (64)`.
+impl fmt::Display for CauseValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.words() {
+            Some(words) => write!(f, "{words} ({})", self.0),
+            None => write!(f, "cause {}", self.0),
+        }
+    }
 }
 
 impl CauseValue {

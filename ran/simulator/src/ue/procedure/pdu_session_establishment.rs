@@ -6,16 +6,10 @@ use std::time::Duration;
 use nas::gmm::UlNasTransport;
 use nas::gsm::{EstablishmentAccept, EstablishmentRequest};
 use nas::{Message, Pco, PcoItem, RequestType, SmBody, SmMessage};
-use packet::ndp::{RouterAdvertisement, RouterSolicitation};
 use types::{Dnn, PduSessionId, PduSessionType, Pti, SNssai, SscMode};
 
+use crate::router_discovery;
 use crate::ue::{Failure, Interface, Received, Session, Ue};
-
-/// How long the UE waits for the first router advertisement; the time doubles with each try. Much
-/// shorter than in RFC 4861 §10, which is for shared links: the first solicitation may overtake the
-/// set-up of the downlink.
-const RA_FIRST_WAIT: Duration = Duration::from_millis(10);
-const RA_TRIES: u32 = 9;
 
 /// The session that the UE asks for.
 #[derive(Debug, Clone)]
@@ -131,22 +125,10 @@ impl Ue {
     pub async fn solicit_router(&mut self, id: PduSessionId) -> Result<(Ipv6Addr, Duration), Failure> {
         let session = self.sessions.get_mut(&id).ok_or(Failure::Missing("session"))?;
         let source = session.link_local().ok_or(Failure::Missing("interface identifier"))?;
-        let solicitation = RouterSolicitation { source }.build();
         let started = net::time::now();
-        for attempt in 0..RA_TRIES {
-            if !session.send(solicitation.clone()) {
-                return Err(Failure::Missing("radio bearer"));
-            }
-            if let Ok(prefix) =
-                net::time::timeout(RA_FIRST_WAIT * 2u32.pow(attempt), advertised_prefix(session)).await
-            {
-                let low = source.to_bits() & u128::from(u64::MAX);
-                let address = Ipv6Addr::from_bits(prefix.ok_or(Failure::ConnectionLost)?.to_bits() | low);
-                session.ipv6 = Some(address);
-                return Ok((address, net::time::now().saturating_duration_since(started)));
-            }
-        }
-        Err(Failure::Timeout("Router Advertisement"))
+        let address = router_discovery::discover(session, source).await?;
+        session.ipv6 = Some(address);
+        Ok((address, net::time::now().saturating_duration_since(started)))
     }
 
     /// Gives a session a TUN device in a new namespace.
@@ -155,25 +137,13 @@ impl Ue {
     /// No permission, or no such session.
     pub async fn open_interface(&mut self, id: PduSessionId) -> Result<&Interface, Failure> {
         let session = self.sessions.get_mut(&id).ok_or(Failure::Missing("session"))?;
-        let interface = Interface::set_up(session).await?;
-        Ok(session.interface.insert(interface))
+        let interface = Interface::set_up(session.link()).await?;
+        Ok(session.use_interface(interface))
     }
 
     /// The next procedure transaction identity: 1 to 254 in turn.
     pub fn next_pti(&mut self) -> Pti {
         self.last_pti = if self.last_pti >= 254 { 1 } else { self.last_pti + 1 };
         Pti(self.last_pti)
-    }
-}
-
-/// The prefix of the next advertisement; `None` when the tunnel has closed.
-async fn advertised_prefix(session: &mut Session) -> Option<Ipv6Addr> {
-    loop {
-        let packet = session.received().await?;
-        let Ok(advertisement) = RouterAdvertisement::parse(&packet) else { continue };
-        match advertisement.prefix {
-            Some(prefix) if prefix.autonomous && prefix.length == 64 => return Some(prefix.prefix),
-            _ => {}
-        }
     }
 }

@@ -14,13 +14,26 @@ use net::sysctl;
 use pktio::Port as _;
 use pktio::tun::TunPort;
 
-use super::{Failure, Session};
-use crate::access::Bearer;
-
 /// Name of the device in each namespace.
 const NAME: &str = "tun0";
 /// Packets that the device queues for the simulator: enough for a TCP window at some hundred Mbit/s.
 const QUEUE_LEN: u32 = 2_000;
+
+/// What a UE's session gives its interface.
+#[derive(Debug, Clone, Copy)]
+pub struct Link {
+    /// IPv4 address.
+    pub ipv4: Option<Ipv4Addr>,
+    /// IPv6 address; its prefix has 64 bits.
+    pub ipv6: Option<Ipv6Addr>,
+    /// MTU, octets.
+    pub mtu: u16,
+}
+
+/// An interface could not be set up.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("UE interface: {0}")]
+pub struct InterfaceError(String);
 
 /// The interface of one session.
 #[derive(Debug)]
@@ -32,10 +45,12 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Creates namespace and device, gives the device the session's addresses, and connects it to the
-    /// radio resources.
-    pub(super) async fn set_up(session: &Session) -> Result<Self, Failure> {
-        let failed = |error: &dyn std::fmt::Display| Failure::Interface(error.to_string());
+    /// Creates namespace and device, and gives the device the session's addresses.
+    ///
+    /// # Errors
+    /// No permission, or the kernel refuses.
+    pub async fn set_up(link: Link) -> Result<Self, InterfaceError> {
+        let failed = |error: &dyn std::fmt::Display| InterfaceError(error.to_string());
         let namespace = NetNs::new().map_err(|error| failed(&error))?;
         let tun = namespace
             .enter(|| {
@@ -51,22 +66,17 @@ impl Interface {
             .map_err(|error| failed(&error))?;
         let links = Links::in_ns(&namespace).map_err(|error| failed(&error))?;
         let interface = Self { namespace, links, tun: Some(tun) };
-        interface.configure(session).await.map_err(|error| failed(&error))?;
-        if let Some(bearer) = &session.bearer {
-            interface.connect(bearer);
-        }
+        interface.configure(link).await.map_err(|error| failed(&error))?;
         Ok(interface)
     }
 
-    /// Sends packets through `bearer` from now on.
-    pub(super) fn connect(&self, bearer: &Bearer) {
-        if let Some(tun) = &self.tun {
-            bearer.attach(tun.share());
-        }
+    /// The device, for the user plane.
+    pub fn tun(&self) -> Option<TunPort> {
+        self.tun.as_ref().map(TunPort::share)
     }
 
     /// Waits until a program has sent a packet. Cancel-safe.
-    pub(super) async fn readable(&self) {
+    pub async fn readable(&self) {
         let Some(device) = self.tun.as_ref().and_then(|tun| tun.fd()) else {
             return std::future::pending().await;
         };
@@ -76,15 +86,15 @@ impl Interface {
         }
     }
 
-    async fn configure(&self, session: &Session) -> Result<(), net::link::LinkError> {
-        self.links.set_mtu(NAME, session.mtu.into()).await?;
+    async fn configure(&self, link: Link) -> Result<(), net::link::LinkError> {
+        self.links.set_mtu(NAME, link.mtu.into()).await?;
         self.links.set_txqueuelen(NAME, QUEUE_LEN).await?;
         self.links.up(NAME).await?;
-        if let Some(address) = session.ipv4 {
+        if let Some(address) = link.ipv4 {
             self.links.add_address(NAME, Cidr::host(IpAddr::V4(address))).await?;
             self.links.add_route(default_route(Ipv4Addr::UNSPECIFIED.into()), None, Some(NAME)).await?;
         }
-        if let Some(address) = session.ipv6 {
+        if let Some(address) = link.ipv6 {
             self.links.add_address(NAME, prefix_of_64(address.into())).await?;
             self.links.add_route(default_route(Ipv6Addr::UNSPECIFIED.into()), None, Some(NAME)).await?;
         }
