@@ -181,14 +181,51 @@ struct Life {
     at: usize,
 }
 
-/// What a connected or idle UE does when nothing happens.
-enum Timer {
-    /// Whether there was no packet since the last time, as [`PdnConnection::packets`](crate::ue::PdnConnection::packets) counts.
-    Inactivity,
+/// What a UE does on its own.
+#[derive(Clone, Copy)]
+enum Step {
+    /// A connected UE that had no packet since the last look is released.
+    LookForPackets,
     /// An idle UE comes back.
     ComeBack,
     /// A connected UE moves.
     Move,
+}
+
+/// When an attached UE does something on its own. Times are those of its present state; they are set when the state changes.
+struct Timers {
+    connected: bool,
+    look: Option<Instant>,
+    come_back: Option<Instant>,
+    moves: Option<Instant>,
+    /// Packets at the last look.
+    packets: u64,
+}
+
+/// After a configured time.
+fn after(wait: Option<Duration>) -> Option<Instant> {
+    wait.map(|wait| net::time::now() + wait)
+}
+
+impl Timers {
+    fn new(config: &Config, ue: &Ue) -> Self {
+        let connected = ue.is_connected();
+        Self {
+            connected,
+            look: after(config.inactivity.filter(|_| connected)),
+            come_back: after(config.idle.filter(|_| ue.is_attached() && !connected)),
+            moves: after(config.handover.filter(|_| connected)),
+            packets: ue.pdn().map_or(0, |pdn| pdn.packets()),
+        }
+    }
+
+    /// What the UE does next, and when.
+    fn next(&self) -> Option<(Instant, Step)> {
+        let steps =
+            [(self.look, Step::LookForPackets), (self.come_back, Step::ComeBack), (self.moves, Step::Move)];
+        let set = steps.into_iter().filter_map(|(at, step)| Some((at?, step)));
+        set.min_by_key(|(at, _)| *at)
+    }
 }
 
 impl Life {
@@ -303,41 +340,38 @@ impl Life {
             }
         };
         let mut over = std::pin::pin!(over);
-        let mut moves = run.config.handover.map(|interval| net::time::now() + interval);
-        let mut packets = 0;
+        let mut timers = Timers::new(&run.config, &self.ue);
         loop {
-            let (after, timer) = self.next_timer(moves);
             // Only waiting is cancelled: a procedure goes on to its end, so that UE and gateway agree.
             tokio::select! {
                 wake = self.ue.wait() => self.woken(wake).await,
-                () = sleep_until(after) => match timer {
-                    Timer::Move => {
-                        self.hand_over().await;
-                        moves = run.config.handover.map(|interval| net::time::now() + interval);
-                    }
-                    Timer::ComeBack => self.service_request("timer").await,
-                    Timer::Inactivity => packets = self.release_if_inactive(packets).await,
-                },
+                step = due(timers.next()) => self.step(step, &mut timers).await,
                 () = &mut over => return,
                 () = run.stop() => return,
+            }
+            if self.ue.is_connected() != timers.connected {
+                timers = Timers::new(&run.config, &self.ue);
             }
         }
     }
 
-    /// What the UE does next on its own, and when; never, without a time.
-    fn next_timer(&self, moves: Option<Instant>) -> (Option<Instant>, Timer) {
-        let config = &self.run.config;
-        let after = |wait: Option<Duration>| wait.map(|wait| net::time::now() + wait);
-        if !self.ue.is_attached() {
-            return (None, Timer::ComeBack);
-        }
-        if !self.ue.is_connected() {
-            return (after(config.idle), Timer::ComeBack);
-        }
-        let inactivity = after(config.inactivity);
-        match moves {
-            Some(at) if inactivity.is_none_or(|inactivity| at < inactivity) => (Some(at), Timer::Move),
-            _ => (inactivity, Timer::Inactivity),
+    async fn step(&mut self, step: Step, timers: &mut Timers) {
+        match step {
+            Step::Move => {
+                self.hand_over().await;
+                timers.moves = after(self.run.config.handover);
+            }
+            Step::ComeBack => {
+                self.service_request("timer").await;
+                timers.come_back = after(self.run.config.idle);
+            }
+            Step::LookForPackets => {
+                let packets = self.ue.pdn().map_or(0, |pdn| pdn.packets());
+                if packets == std::mem::replace(&mut timers.packets, packets) {
+                    self.release().await;
+                }
+                timers.look = after(self.run.config.inactivity);
+            }
         }
     }
 
@@ -410,12 +444,8 @@ impl Life {
         }
     }
 
-    /// Releases the UE if it has had no packet since there were `before`. Returns how many there have been.
-    async fn release_if_inactive(&mut self, before: u64) -> u64 {
-        let packets = self.ue.pdn().map_or(0, |pdn| pdn.packets());
-        if packets != before {
-            return packets;
-        }
+    /// Makes the UE idle.
+    async fn release(&mut self) {
         match self.ue.go_idle().await {
             Ok(took) => {
                 let (imsi, release_ms) = (self.ue.imsi(), millis(took));
@@ -423,8 +453,6 @@ impl Life {
             }
             Err(failure) => self.failed("s1_release", &failure).await,
         }
-        // The next tunnels count from zero.
-        0
     }
 
     /// Moves the UE to the next eNB.
@@ -471,10 +499,13 @@ impl Life {
     }
 }
 
-/// Waits until an instant; for ever without one.
-async fn sleep_until(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => net::time::sleep_until(instant).await,
+/// Waits until the next step is due; for ever without one.
+async fn due(next: Option<(Instant, Step)>) -> Step {
+    match next {
+        Some((at, step)) => {
+            net::time::sleep_until(at).await;
+            step
+        }
         None => std::future::pending().await,
     }
 }

@@ -186,6 +186,7 @@ impl Ue {
             bearers: BTreeMap::from([(DEFAULT_BEARER, bearer)]),
             radio: None,
             interface: None,
+            former_packets: 0,
             forwarded: VecDeque::new(),
         })
     }

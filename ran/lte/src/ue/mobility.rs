@@ -45,7 +45,7 @@ impl Ue {
         let outcome = pdn.s11.request(ReleaseAccessBearersRequest::default()).await;
         self.forget_if_unknown(outcome)?;
         if let Some(pdn) = &mut self.pdn {
-            pdn.radio = None;
+            pdn.take_radio();
         }
         Ok(net::time::now().saturating_duration_since(started))
     }
@@ -88,7 +88,7 @@ impl Ue {
         let started = net::time::now();
         let outcome = self.modify(&to).await?;
         let Some(pdn) = &mut self.pdn else { return Err(Failure::NotAttached) };
-        let former = pdn.radio.take();
+        let former = pdn.take_radio();
         if let Some(tunnel) = former.as_ref().and_then(|radio| radio.tunnels.get(&DEFAULT_BEARER)) {
             tunnel.stop_uplink();
         }

@@ -128,6 +128,8 @@ pub struct PdnConnection {
     radio: Option<Radio>,
     /// TUN device, if one was set up.
     interface: Option<Interface>,
+    /// Packets that went through tunnels that are no more.
+    former_packets: u64,
     /// Packets that came to the UE's former eNB before the End Marker.
     forwarded: VecDeque<(Ebi, Bytes)>,
 }
@@ -285,9 +287,16 @@ impl PdnConnection {
         self.interface.as_ref()
     }
 
-    /// Packets that have gone through the present tunnels, in both directions.
+    /// Packets that have gone through tunnels, in both directions.
     pub fn packets(&self) -> u64 {
-        self.radio.iter().flat_map(|radio| radio.tunnels.values()).map(Tunnel::packets).sum()
+        let tunnels = self.radio.iter().flat_map(|radio| radio.tunnels.values());
+        self.former_packets + tunnels.map(Tunnel::packets).sum::<u64>()
+    }
+
+    /// Takes the tunnels out of use.
+    fn take_radio(&mut self) -> Option<Radio> {
+        self.former_packets = self.packets();
+        self.radio.take()
     }
 
     fn default_tunnel(&self) -> Option<&Tunnel> {

@@ -302,9 +302,8 @@ impl PdnConnection {
 
     fn delete_bearer(&mut self, ebi: Ebi) -> BearerResultWithOptions {
         let known = self.bearers.remove(&ebi).is_some();
-        if let Some(radio) = &mut self.radio {
-            radio.tunnels.remove(&ebi);
-        }
+        let tunnel = self.radio.as_mut().and_then(|radio| radio.tunnels.remove(&ebi));
+        self.former_packets += tunnel.map_or(0, |tunnel| tunnel.packets());
         let cause = if known { CauseValue::ACCEPTED } else { CauseValue::CONTEXT_NOT_FOUND };
         BearerResultWithOptions { ebi, cause: cause.into(), ..Default::default() }
     }
