@@ -551,13 +551,14 @@ fn what_the_kernel_discards_is_counted_by_reason() {
     assert_eq!(losses(&mut port), []);
 
     // More packets than the kernel has chunks for, while nobody receives.
-    for _ in 0..2048 + 300 {
+    const RING: usize = 4096;
+    for _ in 0..RING + 300 {
         socket.send_to(&[1; 40], "10.0.0.1:2152").unwrap();
     }
-    let received = receive(&mut port, 2048, |_, _| ());
+    let received = receive(&mut port, RING, |_, _| ());
     let lost = losses(&mut port);
     let [(DropReason::RxNoBuffer, count)] = lost[..] else { panic!("{lost:?}") };
-    assert!(received >= 2048 && count <= 300 && received + count > 2048, "{received} received, {count} lost");
+    assert!(received >= RING && count <= 300 && received + count > RING, "{received} received, {count} lost");
     assert_eq!(losses(&mut port), [], "each is counted once");
 
     // Packets longer than a chunk, after a change of the MTU.
