@@ -156,9 +156,16 @@ impl Ue {
 }
 
 impl PdnConnection {
-    /// A tunnel at an eNB for each bearer.
+    /// A tunnel at an eNB for each bearer. They deliver to the TUN device at once: the gateway may send what it has buffered before
+    /// its answer.
     fn open_tunnels(&self, enb: &Enb) -> Result<BTreeMap<Ebi, Tunnel>, Failure> {
-        self.bearers.iter().map(|(ebi, bearer)| Ok((*ebi, enb.open(bearer.sgw)?))).collect()
+        let mut tunnels = BTreeMap::new();
+        for (ebi, bearer) in &self.bearers {
+            let tunnel = enb.open(bearer.sgw)?;
+            self.deliver_to_interface(&tunnel);
+            tunnels.insert(*ebi, tunnel);
+        }
+        Ok(tunnels)
     }
 
     /// Sends and receives through these tunnels from now on. Packets that waited in the TUN device go first.
@@ -166,6 +173,6 @@ impl PdnConnection {
         self.radio = Some(radio);
         // The filters first, so that no packet goes through the wrong bearer.
         self.install_filters();
-        self.connect_interface();
+        self.read_from_interface();
     }
 }

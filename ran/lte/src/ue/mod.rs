@@ -221,7 +221,10 @@ impl Ue {
         let pdn = self.pdn.as_mut().ok_or(Failure::NotAttached)?;
         let link = Link { ipv4: pdn.ipv4, ipv6: pdn.ipv6, mtu: pdn.mtu };
         pdn.interface = Some(Interface::set_up(link).await?);
-        pdn.connect_interface();
+        for tunnel in pdn.radio.iter().flat_map(|radio| radio.tunnels.values()) {
+            pdn.deliver_to_interface(tunnel);
+        }
+        pdn.read_from_interface();
         pdn.interface.as_ref().ok_or(Failure::NotAttached)
     }
 
@@ -314,16 +317,19 @@ impl PdnConnection {
         self.radio.as_mut()?.tunnels.get_mut(&bearer)?.received().await
     }
 
-    /// Connects the TUN device to the tunnels, where both are there: the default bearer's reads from it, all write to it.
-    fn connect_interface(&self) {
-        let Some(interface) = &self.interface else { return };
-        for (ebi, tunnel) in self.radio.iter().flat_map(|radio| &radio.tunnels) {
-            let Some(tun) = interface.tun() else { return };
-            if *ebi == DEFAULT_BEARER {
-                tunnel.attach(tun);
-            } else {
-                tunnel.attach_downlink(tun);
-            }
+    /// Lets a tunnel give its packets to the TUN device, if there is one.
+    fn deliver_to_interface(&self, tunnel: &Tunnel) {
+        if let Some(tun) = self.interface.as_ref().and_then(Interface::tun) {
+            tunnel.attach_downlink(tun);
+        }
+    }
+
+    /// Lets the default bearer's tunnel read from the TUN device, where both are there.
+    fn read_from_interface(&self) {
+        if let (Some(tunnel), Some(tun)) =
+            (self.default_tunnel(), self.interface.as_ref().and_then(Interface::tun))
+        {
+            tunnel.attach(tun);
         }
     }
 

@@ -153,7 +153,6 @@ impl Ue {
         let pdn = self.pdn.as_mut().ok_or(Failure::NotAttached)?;
         let bearers: Vec<_> = request.bearers.iter().map(|asked| pdn.create_bearer(asked)).collect();
         pdn.install_filters();
-        pdn.connect_dedicated(&bearers);
         let cause = overall(bearers.iter().map(|bearer| bearer.cause));
         let created = accepted(bearers.iter().map(|bearer| (bearer.ebi, bearer.cause)));
         pdn.s11.respond(id, CreateBearerResponse { cause, bearers, ..Default::default() });
@@ -266,22 +265,15 @@ impl PdnConnection {
             Ebi(0) => identities.find(is_free).ok_or(CauseValue::NO_RESOURCES)?,
             ebi => Some(ebi).filter(is_free).ok_or(CauseValue::REJECTED)?,
         };
-        let radio = self.radio.as_mut().ok_or(CauseValue::UNABLE_TO_PAGE_UE)?;
-        let tunnel = radio.enb.open(sgw).map_err(|_| CauseValue::NO_RESOURCES)?;
-        radio.tunnels.insert(ebi, tunnel);
+        let enb = self.radio.as_ref().map(|radio| radio.enb.clone());
+        let tunnel = enb.ok_or(CauseValue::UNABLE_TO_PAGE_UE)?.open(sgw);
+        let tunnel = tunnel.map_err(|_| CauseValue::NO_RESOURCES)?;
+        self.deliver_to_interface(&tunnel);
+        if let Some(radio) = &mut self.radio {
+            radio.tunnels.insert(ebi, tunnel);
+        }
         self.bearers.insert(ebi, Bearer { qos: asked.qos, filters, sgw });
         Ok(ebi)
-    }
-
-    /// Lets the tunnels of new bearers deliver to the TUN device.
-    fn connect_dedicated(&self, created: &[BearerInCreateResponse]) {
-        for bearer in created.iter().filter(|bearer| bearer.cause.is_accepted()) {
-            if let (Some(tunnel), Some(tun)) =
-                (self.tunnel(bearer.ebi), self.interface.as_ref().and_then(Interface::tun))
-            {
-                tunnel.attach_downlink(tun);
-            }
-        }
     }
 
     fn update_bearer(&mut self, asked: &BearerInUpdateRequest) -> BearerResultWithOptions {

@@ -83,7 +83,14 @@ async fn programs_use_the_bearer_of_their_flow_across_idle_mode_and_handover() {
     idle.unwrap();
     socket.send_to(b"wake", "198.51.100.7:5060").await.unwrap();
     assert_eq!(net::time::timeout(LIMIT, ue.wait()).await.unwrap(), Wake::UplinkData);
-    let (served, _) = tokio::join!(ue.service_request(), gateway.accept_modify(mme));
+    // What the gateway has buffered comes before its answer.
+    let buffered = async |gateway: &Gateway, ends: &[(Ebi, FTeid)]| {
+        gateway.downlink(ends[0].1, &udp(([198, 51, 100, 7].into(), 80), (UE_IPV4, 4000), b"kept"));
+        net::time::sleep(std::time::Duration::from_millis(50)).await;
+    };
+    let (served, _) = tokio::join!(ue.service_request(), gateway.accept_modify_after(mme, buffered));
     served.unwrap();
+    let (length, _) = net::time::timeout(LIMIT, socket.recv_from(&mut buffer)).await.unwrap().unwrap();
+    assert_eq!(&buffer[..length], b"kept");
     assert_eq!(gateway.uplink_where(|packet| ours(packet) && &packet[28..] == b"wake").await.0, 0x3300);
 }

@@ -207,6 +207,15 @@ impl Gateway {
 
     /// Accepts the bearers of a Modify Bearer Request and returns the eNB's ends.
     pub async fn accept_modify(&mut self, mme: u32) -> Vec<(Ebi, FTeid)> {
+        self.accept_modify_after(mme, async |_, _| {}).await
+    }
+
+    /// As [`Gateway::accept_modify`]; `first` is done when the eNB's ends are known, before the answer.
+    pub async fn accept_modify_after(
+        &mut self,
+        mme: u32,
+        first: impl AsyncFnOnce(&Self, &[(Ebi, FTeid)]),
+    ) -> Vec<(Ebi, FTeid)> {
         let (id, teid, Message::ModifyBearerRequest(request)) = self.request().await else { panic!() };
         assert_eq!(teid, CONTROL);
         let modified = |asked: &BearerToBeModified| BearerModified {
@@ -215,10 +224,12 @@ impl Gateway {
             ..Default::default()
         };
         let bearers_modified = request.bearers_to_be_modified.iter().map(modified).collect();
+        let ends = request.bearers_to_be_modified.iter();
+        let ends: Vec<_> = ends.map(|bearer| (bearer.ebi, bearer.s1u_enb_f_teid.unwrap())).collect();
+        first(self, &ends).await;
         let cause = CauseValue::ACCEPTED.into();
         self.respond(id, mme, ModifyBearerResponse { cause, bearers_modified, ..Default::default() });
-        let ends = request.bearers_to_be_modified.iter();
-        ends.map(|bearer| (bearer.ebi, bearer.s1u_enb_f_teid.unwrap())).collect()
+        ends
     }
 
     pub async fn accept_attach(&mut self) -> Attachment {
