@@ -311,3 +311,37 @@ fn a_ue_gets_its_prefix_from_the_gateway() {
         assert_eq!(listed[0]["ipv4"], json!(null));
     });
 }
+
+/// What a newcomer does: `godwit ran --4g`, and ordinary programs in the UEs' namespaces.
+#[test]
+fn simulated_ues_ping_and_download() {
+    with_gateway(async |world| {
+        let options = lab::SimulatorOptions { ues: 3, ..Default::default() };
+        let mut ran = world.lab.simulate(&options).unwrap();
+        for _ in 0..3 {
+            let attached = ran.expect("attached", LIMIT).await.unwrap();
+            let ue = attached.namespace().unwrap();
+            let ping = |host: String| {
+                world.lab.command(&ue, "ping").args(["-c", "3", "-i", "0.2", "-W", "5", &host])
+            };
+            for host in [lab::DN.to_string(), lab::DN_IPV6.to_string()] {
+                let output = ping(host).output(LIMIT).await.unwrap();
+                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+            }
+            let url = world.lab.url(20_000_000);
+            let curl = world.lab.command(&ue, "curl").args([
+                "-sS",
+                "--noproxy",
+                "*",
+                "-o",
+                "/dev/null",
+                "-w",
+                "%{size_download}",
+                &url,
+            ]);
+            assert_eq!(curl.output(LIMIT).await.unwrap().stdout, b"20000000");
+        }
+        ran.stop().await.unwrap();
+        world.until("spgw", "/status", |status| status["detail"]["sessions"] == 0).await;
+    });
+}

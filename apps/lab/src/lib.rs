@@ -342,7 +342,12 @@ impl Lab {
     /// # Errors
     /// The process could not be started.
     pub fn simulate(&self, options: &SimulatorOptions) -> anyhow::Result<Simulator> {
-        Simulator::start(&self.godwit, &self.ran, self.folder.path(), options, self.units.is_some())
+        let access = match (self.epc, self.units.is_some()) {
+            (true, _) => simulator::Access::Lte,
+            (false, true) => simulator::Access::Parts,
+            (false, false) => simulator::Access::Gnbs,
+        };
+        Simulator::start(&self.godwit, &self.ran, self.folder.path(), options, access)
     }
 
     /// Process identifiers of the core, by name (`core`, or each NF's).

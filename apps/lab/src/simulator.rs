@@ -28,6 +28,17 @@ pub struct SimulatorOptions {
     pub arguments: Vec<String>,
 }
 
+/// How UEs reach the core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// gNBs in one piece, as many as the options say.
+    Gnbs,
+    /// The gNB in parts that the configuration describes.
+    Parts,
+    /// An eNB with its MME.
+    Lte,
+}
+
 impl Default for SimulatorOptions {
     fn default() -> SimulatorOptions {
         SimulatorOptions {
@@ -85,22 +96,27 @@ pub struct Simulator {
 const STOP_LIMIT_PER_UE: Duration = Duration::from_millis(50);
 
 impl Simulator {
-    /// `in_parts`: the UEs use the gNB in parts that the configuration in `folder` describes; `options.gnbs` does not count.
+    /// UEs of this access.
     pub(crate) fn start(
         godwit: &Path,
         namespace: &NetNs,
         folder: &Path,
         options: &SimulatorOptions,
-        in_parts: bool,
+        access: Access,
     ) -> anyhow::Result<Simulator> {
         let amf = format!("{}:38412", crate::CORE_N2);
         let address = crate::RAN_N2.to_string();
         let mut command = Command::new(godwit).arg("ran");
-        command = if in_parts {
-            command.args(["--split", "-c"]).arg(folder.join("godwit.yaml"))
-        } else {
-            let gnbs = options.gnbs.to_string();
-            command.args(["--amf", &amf, "--n2", &address, "--gnbs", &gnbs])
+        command = match access {
+            Access::Parts => command.args(["--split", "-c"]).arg(folder.join("godwit.yaml")),
+            Access::Gnbs => {
+                let gnbs = options.gnbs.to_string();
+                command.args(["--amf", &amf, "--n2", &address, "--gnbs", &gnbs])
+            }
+            Access::Lte => {
+                let gateway = format!("{}:2123", crate::CORE_N2);
+                command.args(["--4g", "--mme", &address, "--enb", &address, "--gateway", &gateway])
+            }
         };
         command = command.args(["--ues", &options.ues.to_string(), "--session", &options.session_type]);
         if options.tun {
