@@ -275,7 +275,7 @@ async fn passes(model: Model) {
     }
     assert!(warm, "{model:?}: no answer");
     // Answers to what was sent before there was one may still come.
-    net::time::sleep(net::time::Duration::from_millis(200)).await;
+    net::time::sleep(Duration::from_millis(200)).await;
     let before = network.answered.load(Relaxed);
     // A machine that is busy loses a frame between two veth devices now and then: each size passes whole at the second attempt.
     let mut repeated = 0;
