@@ -4,9 +4,9 @@
 //! Gateway and UPF are processes in a namespace of a lab; the MME is a loop of this process in another one, on a thread that polls. So
 //! all figures are seen from the MME, with the kernel's way over a veth link there and back, and with the UPF behind the gateway. An
 //! attach is a Create Session and a Modify Bearer Request, idle a Release Access Bearers Request, active a Modify Bearer Request. For the
-//! rate [`WINDOW`] UEs attach at once. All UEs of a round detach at its end. Goals are in SPECIFICATION.md.
+//! rate [`WINDOW`] UEs attach at once. All UEs of a round detach at its end. A sample of times is the median or the 99th percentile of a round. Goals are in SPECIFICATION.md.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use anyhow::{Context as _, bail, ensure};
@@ -20,7 +20,7 @@ use net::time::{self, Duration, Instant};
 use crate::Options;
 use crate::result::Experiment;
 use crate::samples::{Axes, Results};
-use crate::stats::short;
+use crate::stats::{median, quantile, short};
 
 /// UEs that attach at once, for the rate.
 const WINDOW: usize = 64;
@@ -35,6 +35,9 @@ const MEMORY_GOAL_KB: f64 = 8.0;
 const MS: Axes = Axes { x: "", y: "time seen by the MME", unit: "ms" };
 const RATE: Axes = Axes { x: "UEs", y: "attaches per second", unit: "1/s" };
 const KB: Axes = Axes { x: "UEs", y: "memory per session", unit: "kB" };
+
+/// Times of a round, ms, by what took them.
+type Times = BTreeMap<&'static str, Vec<f64>>;
 
 /// Runs the experiment.
 ///
@@ -61,9 +64,14 @@ pub async fn run(options: &Options) -> anyhow::Result<Experiment> {
     mme.detach_all(&ues)?;
     let before_kb = resident_kb(gateway)?;
     for round in 0..rounds {
+        let mut times = Times::default();
         for _ in 0..serial {
-            let ue = mme.one(&mut results)?;
+            let ue = mme.one(&mut times)?;
             mme.detach_all(&[ue])?;
+        }
+        for (name, samples) in times {
+            results.add(name.to_owned(), MS, 0, median(&samples));
+            results.add(format!("{name}, p99"), MS, 0, quantile(&samples, 0.99));
         }
         let start = time::now();
         let ues = mme.attach_all(crowd)?;
@@ -92,6 +100,7 @@ pub async fn run(options: &Options) -> anyhow::Result<Experiment> {
         ("create_session_ms_p50", "create session", 0, None),
         ("modify_bearer_ms_p50", "modify bearer", 0, None),
         ("attach_ms_p50", "attach", 0, Some((ATTACH_GOAL_MS, false))),
+        ("attach_ms_p99", "attach, p99", 0, None),
         ("idle_ms_p50", "idle", 0, None),
         ("active_ms_p50", "active", 0, None),
         ("spgw_sessions_per_s", "attaches per second", crowd, Some((RATE_GOAL, true))),
@@ -209,7 +218,7 @@ impl Mme {
     }
 
     /// One UE: attach, idle, active.
-    fn one(&mut self, results: &mut Results) -> anyhow::Result<Ue> {
+    fn one(&mut self, times: &mut Times) -> anyhow::Result<Ue> {
         let ms = |since: Instant| (time::now() - since).as_secs_f64() * 1e3;
         let request = self.create_request();
         let enb = self.count;
@@ -222,17 +231,18 @@ impl Mme {
         self.send(gateway, modify.clone())?;
         self.answer()?;
         let attached = ms(start);
-        results.add("create session".to_owned(), MS, 0, created);
-        results.add("modify bearer".to_owned(), MS, 0, attached - created);
-        results.add("attach".to_owned(), MS, 0, attached);
+        let mut add = |name, ms| times.entry(name).or_default().push(ms);
+        add("create session", created);
+        add("modify bearer", attached - created);
+        add("attach", attached);
         let start = time::now();
         self.send(gateway, ReleaseAccessBearersRequest::default())?;
         self.answer()?;
-        results.add("idle".to_owned(), MS, 0, ms(start));
+        add("idle", ms(start));
         let start = time::now();
         self.send(gateway, modify)?;
         self.answer()?;
-        results.add("active".to_owned(), MS, 0, ms(start));
+        add("active", ms(start));
         Ok(Ue { gateway })
     }
 

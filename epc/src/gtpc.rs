@@ -36,6 +36,8 @@ pub(crate) enum GtpcError {
     Failed(Failure),
     #[error(transparent)]
     Send(#[from] SendError),
+    #[error("its F-TEID has no address")]
+    NoAddress,
     #[error("the gateway is stopping")]
     Stopped,
 }
@@ -128,7 +130,7 @@ impl Gtpc {
 
     /// Sends a request to a peer's tunnel endpoint and waits for the answer.
     pub async fn request(&self, peer: FTeid, message: impl Into<Message>) -> Answer {
-        let to = peer.address().ok_or(SendError::Busy)?;
+        let to = peer.address().ok_or(GtpcError::NoAddress)?;
         let (sender, answer) = oneshot::channel();
         {
             let mut state = self.lock();
@@ -147,7 +149,7 @@ impl Gtpc {
         peer: FTeid,
         message: impl Into<Message>,
     ) -> Answer {
-        let to = peer.address().ok_or(SendError::Busy)?;
+        let to = peer.address().ok_or(GtpcError::NoAddress)?;
         let (sender, answer) = oneshot::channel();
         {
             let mut state = self.lock();

@@ -144,8 +144,8 @@ fn a_ue_pings_is_paged_moves_and_leaves() {
         enb.ping(ue, upf, 0x33, 2).await;
 
         assert_eq!(mme.delete(gateway, 5).await, CauseValue::ACCEPTED);
-        let echo = icmp::build_echo(ue.into(), lab::DN.into(), 8, 7, 3, b"godwit");
-        enb.send(upf, &ipv4::Header::new(ue, lab::DN, protocol::ICMP).build(&echo).unwrap());
+        send(&server, ue, 20).await;
+        assert!(enb.is_silent().await, "nothing comes for a UE that has left");
         let sessions = world.lab.oam("upf", "GET", "/sessions").await.unwrap();
         assert_eq!(sessions.as_array().map(Vec::len), Some(0));
     });

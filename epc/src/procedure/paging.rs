@@ -32,7 +32,6 @@ pub(crate) async fn notify(gateway: Arc<Gateway>, ue: Arc<Ue>, ebi: Ebi, cause: 
         cause: cause.map(Cause::from),
         ebis: vec![ebi],
         arp,
-        imsi: None,
         ..Default::default()
     };
     let answer = gateway.gtpc.request(mme, message).await;
