@@ -25,9 +25,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::gtpc::{Gtpc, GtpcEvent};
 pub use config::{ApnConfig, Config, ConfigError};
 use context::{Gateway, Network};
-use gtpc::{Gtpc, GtpcEvent};
 use gtpv2c::Message;
 use gtpv2c::endpoint::RequestId;
 use gtpv2c::value::CauseValue;

@@ -33,7 +33,7 @@ pub struct Args {
     /// du, run by their names only.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = nf_name)]
     nf: Vec<&'static str>,
-    /// Write pcapng captures into this folder, of those of N2, N3, N4, N6, SBI, F1-C, F1-U and uu that the functions have.
+    /// Write pcapng captures into this folder, of those of N2, N3, N4, N6, SBI, S11, F1-C, F1-U and uu that the functions have.
     #[arg(long, value_name = "DIR")]
     pcap: Option<PathBuf>,
     /// Log filter, instead of `log` in the configuration.
@@ -217,6 +217,13 @@ fn capture(folder: &Path, config: &Config, names: &[&str]) -> anyhow::Result<pkt
 /// The reference points of the functions `names`. Functions of the core see all those of the core, as these share a machine as a rule.
 fn capture_points(config: &Config, names: &[&str]) -> Vec<Point> {
     let mut points = gnb::capture_points(config, names);
+    if names.contains(&"spgw") {
+        points.push(Point::s11());
+        if !names.iter().any(|name| SECTIONS.contains(name)) {
+            // Without the UPF it sees the control of the UPF, and router solicitations.
+            points.extend([Point::n3(), Point::n4()]);
+        }
+    }
     if !names.iter().any(|name| SECTIONS.contains(name)) {
         return points;
     }
@@ -431,6 +438,8 @@ mod tests {
             points(&config, &["cu", "du", "upf"]),
             ["f1c", "f1u", "uu", "n2", "n3", "n4", "n6", "sbi"]
         );
+        assert_eq!(points(&config, &["spgw"]), ["s11", "n3", "n4"]);
+        assert_eq!(points(&config, &["upf", "spgw"]), ["s11", "n2", "n3", "n4", "n6", "sbi"]);
         let f1c = &capture_points(&config, &["du"])[0];
         assert!(f1c.any_of.contains(&pktio::capture::Selector::Udp(9899)), "{f1c:?}");
     }

@@ -54,6 +54,8 @@ const TAPS: u64 = 1;
 
 /// Port of F1AP (TS 38.472 §7).
 const F1AP_PORT: u16 = 38472;
+/// Port of GTP-C (TS 29.274 §4.2.2.1).
+const GTPC_PORT: u16 = 2123;
 
 /// What makes a packet belong to a reference point.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -121,6 +123,16 @@ impl Point {
     pub fn n6<'a>(interfaces: impl IntoIterator<Item = &'a str>) -> Point {
         let any_of = interfaces.into_iter().map(|name| Selector::Interface(name.to_owned())).collect();
         Point { name: "n6".to_owned(), any_of, mask_keys: false }
+    }
+
+    /// S11: GTP-C, all that is not on S5 and S8.
+    pub fn s11() -> Point {
+        Point { name: "s11".to_owned(), any_of: vec![Selector::Udp(GTPC_PORT)], mask_keys: false }
+    }
+
+    /// S5 and S8: GTP-C at these addresses of P-GWs. It stands in front of S11.
+    pub fn s5(addresses: impl IntoIterator<Item = SocketAddr>) -> Point {
+        Point { name: "s5".to_owned(), any_of: at(addresses), mask_keys: false }
     }
 
     /// SBI: HTTP/2 on these ports, without the keys in its messages.

@@ -29,7 +29,8 @@ const RULES: &[Rule] = &[
     Rule {
         group: "transport",
         groups: &["base", "transport"],
-        crates: &[],
+        // The endpoint without I/O to which `gtpc` gives a socket.
+        crates: &["gtpv2c"],
         why: "transport moves bytes and operations; it does not know what they mean",
     },
     Rule {
@@ -237,6 +238,7 @@ mod tests {
         assert!(!allowed(("upf", "dataplane"), ("smf", "controlplane")));
         assert!(!allowed(("pfcp", "wire"), ("packet", "wire")));
         assert!(!allowed(("sbi", "transport"), ("nas", "wire")));
+        assert!(allowed(("gtpc", "transport"), ("gtpv2c", "wire")));
         assert!(!allowed(("simulator", "ran"), ("amf", "controlplane")));
         assert!(!allowed(("classifier", "dataplane"), ("types", "base")));
         assert!(!allowed(("cotcp", "transport"), ("net", "transport")));
