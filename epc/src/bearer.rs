@@ -48,10 +48,21 @@ pub(crate) struct Bearer {
     pub filters: Vec<Filter>,
     /// For charging records; unique in this gateway.
     pub charging_id: u32,
-    /// The UPF's end of S1-U, once the UPF has chosen it.
+    /// The UPF's end towards the eNB (S1-U), or with a P-GW alone towards the S-GW (S5/S8-U), once the UPF has chosen it.
     pub own: Option<Tunnel>,
-    /// The eNB's end. `None`: the UE is idle, and its packets are buffered.
-    pub enb: Option<Tunnel>,
+    /// The eNB's end, or with a P-GW alone the S-GW's. `None`: the UE is idle, and its packets are buffered.
+    pub access: Option<Tunnel>,
+    /// S5/S8-U of an S-GW alone.
+    pub s5: S5Tunnel,
+}
+
+/// A bearer's tunnel between S-GW and P-GW.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct S5Tunnel {
+    /// The UPF's end, once the UPF has chosen it.
+    pub own: Option<Tunnel>,
+    /// The P-GW's end, once the P-GW has named it.
+    pub pgw: Option<Tunnel>,
 }
 
 impl Bearer {

@@ -1,4 +1,4 @@
-//! Configuration of the gateway: the `spgw:` section of `godwit.yaml`.
+//! Configuration of a gateway: the section `spgw:`, `sgw:` or `pgw:` of `godwit.yaml`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,11 +7,51 @@ use n4::rules::{AddressFamily, NetworkInstance};
 use serde::{Deserialize, Serialize};
 use types::Dnn;
 
-/// Configuration of an S-GW and P-GW in one.
+/// What a gateway is. Its section of the configuration has the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Node {
+    /// S-GW, and P-GW for the APNs of its configuration.
+    Spgw,
+    /// S-GW alone.
+    Sgw,
+    /// P-GW alone.
+    Pgw,
+}
+
+impl Node {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Spgw, Self::Sgw, Self::Pgw];
+
+    /// `spgw`, `sgw` or `pgw`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Spgw => "spgw",
+            Self::Sgw => "sgw",
+            Self::Pgw => "pgw",
+        }
+    }
+
+    /// The one with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|node| node.name() == name)
+    }
+
+    /// Whether MMEs can use it.
+    pub fn is_sgw(self) -> bool {
+        self != Self::Pgw
+    }
+
+    /// Whether it has APNs.
+    pub fn is_pgw(self) -> bool {
+        self != Self::Sgw
+    }
+}
+
+/// Configuration of a gateway.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// S11: our GTP-C address and port (2123 by convention). The MME learns the address from our F-TEIDs.
+    /// S11 and S5/S8: our GTP-C address and port (2123 by convention). Neighbours learn the address from our F-TEIDs.
     pub gtpc: SocketAddr,
     /// Sxa and Sxb: our PFCP address and port (8805 by convention). The address is also our node ID.
     pub pfcp: SocketAddr,
@@ -26,7 +66,11 @@ pub struct Config {
     /// What addresses UPFs give tunnels on S1-U.
     #[serde(default)]
     pub s1u: AddressFamily,
-    /// Access point names.
+    /// The same on S5/S8-U.
+    #[serde(default)]
+    pub s5u: AddressFamily,
+    /// Access point names of a P-GW.
+    #[serde(default)]
     pub apn: Vec<ApnConfig>,
     /// Timers.
     #[serde(default)]
@@ -128,13 +172,15 @@ impl Config {
     ///
     /// # Errors
     /// The first key with an invalid value.
-    pub fn validate(&self) -> Result<(), ConfigError> {
+    pub fn validate(&self, node: Node) -> Result<(), ConfigError> {
         let fail = |key: String, reason: &str| Err(ConfigError { key, reason: reason.to_owned() });
         if self.upf.is_empty() {
             return fail("upf".into(), "name at least one UPF, such as [127.0.0.7:8805]");
         }
-        if self.apn.is_empty() {
-            return fail("apn".into(), "name at least one access point name");
+        match (node.is_pgw(), self.apn.is_empty()) {
+            (true, true) => return fail("apn".into(), "name at least one access point name"),
+            (false, false) => return fail("apn".into(), "an S-GW has none: they are the P-GW's"),
+            _ => {}
         }
         for (key, address) in [("gtpc", self.gtpc), ("pfcp", self.pfcp), ("gtpu", self.gtpu)] {
             if address.ip().is_unspecified() {

@@ -9,8 +9,11 @@
 //! A procedure holds the UE's lock during its N4 exchanges, so that two procedures of a UE do not mix. It releases the lock while it
 //! waits for the MME.
 //!
-//! A UE has one random TEID on S11, a PDN connection one random number: it is the SEID, and its lower half the TEID on N4-u. Nobody
-//! can guess them, and after a restart of the gateway one that a peer still holds names nobody else.
+//! A UE has one random TEID on S11, a PDN connection one random number: it is the SEID, and its lower half the TEID on N4-u and on
+//! S5/S8, of which no TEID on S11 is the same. Nobody can guess them, and after a restart of the gateway one that a peer still holds
+//! names nobody else.
+//!
+//! A PDN connection has an S-GW and a P-GW. This gateway is both, or one of them ([`Role`]), for each PDN connection by itself.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -24,12 +27,13 @@ use net::udp::UdpSocket;
 use types::{Ambr, Dnn, Imsi, PduSessionType, Teid};
 
 use crate::bearer::{Bearer, Slot, Tunnel};
-use crate::config::{ApnConfig, Config};
+use crate::config::{ApnConfig, Config, Node};
 use crate::gtpc::Gtpc;
 use crate::rules::PdnRules;
 
 /// The gateway.
 pub(crate) struct Gateway {
+    pub node: Node,
     /// The validated configuration.
     pub config: Config,
     pub gtpc: Gtpc,
@@ -78,16 +82,66 @@ pub(crate) struct Ue {
 
 /// The changing parts of a UE.
 pub(crate) struct UeState {
-    /// The MME's end of S11.
-    pub mme: FTeid,
-    /// Since when that MME serves the UE.
-    pub mme_since: Instant,
+    /// `None`: this gateway is not the UE's S-GW.
+    pub mme: Option<Peer>,
     pub pdns: Vec<Pdn>,
     pub paging: Paging,
     /// Changes with each change of [`Self::paging`], so that a timer knows whether it is still meant.
     pub paging_count: u32,
     /// The UE is no longer in the tables; procedures that waited for the lock must not use it.
     pub gone: bool,
+}
+
+/// A neighbour in GTPv2-C, and its end of the tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Peer {
+    pub f_teid: FTeid,
+    /// Since when it serves the UE or PDN connection.
+    pub since: Instant,
+}
+
+impl Peer {
+    /// One that serves from now on.
+    pub fn now(f_teid: FTeid) -> Self {
+        Self { f_teid, since: net::time::now().into_std() }
+    }
+
+    /// Whether a message comes from this peer, if it has come from this address.
+    pub fn is_at(&self, address: IpAddr) -> bool {
+        [self.f_teid.ipv4.map(IpAddr::V4), self.f_teid.ipv6.map(IpAddr::V6)].contains(&Some(address))
+    }
+}
+
+/// What this gateway is for a PDN connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// S-GW and P-GW.
+    Both,
+    /// S-GW alone. `knows_us`: the P-GW sends to this S-GW; it does not while the UE moves here.
+    Sgw { pgw: Peer, knows_us: bool },
+    /// P-GW alone.
+    Pgw { sgw: Peer },
+}
+
+impl Role {
+    /// Whether the MME and eNBs are neighbours.
+    pub fn is_sgw(self) -> bool {
+        !matches!(self, Self::Pgw { .. })
+    }
+
+    /// Whether the data network is a neighbour.
+    pub fn is_pgw(self) -> bool {
+        !matches!(self, Self::Sgw { .. })
+    }
+
+    /// The other gateway.
+    pub fn s5_peer(self) -> Option<Peer> {
+        match self {
+            Self::Both => None,
+            Self::Sgw { pgw, .. } => Some(pgw),
+            Self::Pgw { sgw } => Some(sgw),
+        }
+    }
 }
 
 /// Whether the MME has been asked to page the UE.
@@ -102,8 +156,9 @@ pub(crate) enum Paging {
 
 /// A PDN connection.
 pub(crate) struct Pdn {
-    /// SEID and, in its lower half, TEID on N4-u. Neither half is 0.
+    /// SEID and, in its lower half, TEID on N4-u and S5/S8. Neither half is 0.
     pub number: u64,
+    pub role: Role,
     pub apn: Dnn,
     pub pdn_type: PduSessionType,
     pub addresses: Addresses,
@@ -142,6 +197,16 @@ impl UeState {
         self.pdns.iter_mut().find(|pdn| pdn.default_bearer().is_some_and(|bearer| bearer.ebi == linked))
     }
 
+    /// The PDN connection with this number.
+    pub fn numbered(&mut self, number: u64) -> Option<&mut Pdn> {
+        self.pdns.iter_mut().find(|pdn| pdn.number == number)
+    }
+
+    /// The PDN connections whose S-GW this is.
+    pub fn served(&mut self) -> impl Iterator<Item = &mut Pdn> {
+        self.pdns.iter_mut().filter(|pdn| pdn.role.is_sgw())
+    }
+
     /// The PDN connection and the bearer with this identity.
     pub fn bearer(&mut self, ebi: Ebi) -> Option<(usize, &mut Bearer)> {
         // One that the MME has not answered for has none yet.
@@ -154,7 +219,8 @@ impl UeState {
 
     /// Whether an eNB is known.
     pub fn is_connected(&self) -> bool {
-        self.pdns.iter().flat_map(|pdn| &pdn.bearers).any(|bearer| bearer.enb.is_some())
+        let served = self.pdns.iter().filter(|pdn| pdn.role.is_sgw());
+        served.flat_map(|pdn| &pdn.bearers).any(|bearer| bearer.access.is_some())
     }
 
     /// Notes a change of paging. Returns its number.
@@ -175,6 +241,19 @@ impl Pdn {
         (1..Slot::COUNT).map(Slot).find(|slot| self.bearers.iter().all(|bearer| bearer.slot != *slot))
     }
 
+    /// Our end of S5/S8 for control, as the one or the other.
+    pub fn s5_f_teid(&self, gateway: &Gateway, as_whom: InterfaceType) -> FTeid {
+        FTeid::new(as_whom, self.number as u32, gateway.gtpc.local().ip())
+    }
+
+    /// Who is told of changes that the network makes: the S-GW, or the MME of the UE.
+    pub fn upward(&self, state_mme: Option<Peer>) -> Option<FTeid> {
+        match self.role {
+            Role::Pgw { sgw } => Some(sgw.f_teid),
+            _ => state_mme.map(|mme| mme.f_teid),
+        }
+    }
+
     /// The SEIDs of both ends.
     pub fn seids(&self) -> n4::Seids {
         n4::Seids { own: self.number, upf: self.upf.seid }
@@ -186,7 +265,9 @@ impl Pdn {
         PdnRules {
             seid: self.number,
             n4: gateway.n4.local().ip(),
+            role: self.role,
             s1u: gateway.config.s1u,
+            s5u: gateway.config.s5u,
             n4u: gateway.config.gtpu,
             n4u_teid,
             apn: &self.apn,
@@ -226,7 +307,7 @@ impl Ues {
     }
 
     /// The UE with this IMSI; it is made if there is none.
-    pub fn of_imsi(&self, imsi: Imsi, mme: FTeid) -> Arc<Ue> {
+    pub fn of_imsi(&self, imsi: Imsi) -> Arc<Ue> {
         let mut tables = self.lock();
         let known = tables.by_imsi.get(&imsi).and_then(|teid| tables.by_teid.get(teid));
         if let Some(ue) = known {
@@ -234,17 +315,10 @@ impl Ues {
         }
         // The limit of sessions keeps the table far from full, so one or two draws find a free number.
         let mut teid = nf::random::u32();
-        while teid == 0 || tables.by_teid.contains_key(&teid) {
+        while teid == 0 || tables.by_teid.contains_key(&teid) || tables.by_number.contains_key(&teid) {
             teid = nf::random::u32();
         }
-        let state = UeState {
-            mme,
-            mme_since: net::time::now().into_std(),
-            pdns: Vec::new(),
-            paging: Paging::No,
-            paging_count: 0,
-            gone: false,
-        };
+        let state = UeState { mme: None, pdns: Vec::new(), paging: Paging::No, paging_count: 0, gone: false };
         let ue = Arc::new(Ue { imsi, teid, state: state.into() });
         tables.by_imsi.insert(imsi, teid);
         tables.by_teid.insert(teid, ue.clone());
@@ -269,8 +343,8 @@ impl Ues {
         tables.by_teid.get(teid).filter(|_| *number == seid).cloned()
     }
 
-    /// The UE, and the number of the PDN connection, with this TEID on N4-u.
-    pub fn by_n4u(&self, teid: u32) -> Option<(Arc<Ue>, u64)> {
+    /// The UE, and the number of the PDN connection, with this TEID on N4-u or S5/S8.
+    pub fn by_number(&self, teid: u32) -> Option<(Arc<Ue>, u64)> {
         let tables = self.lock();
         let (number, teid) = tables.by_number.get(&teid)?;
         Some((tables.by_teid.get(teid)?.clone(), *number))
@@ -283,7 +357,10 @@ impl Ues {
             return None;
         }
         let mut number = nf::random::u64();
-        while number >> 32 == 0 || number as u32 == 0 || tables.by_number.contains_key(&(number as u32)) {
+        let is_taken = |tables: &Tables, teid: u32| {
+            teid == 0 || tables.by_number.contains_key(&teid) || tables.by_teid.contains_key(&teid)
+        };
+        while number >> 32 == 0 || is_taken(&tables, number as u32) {
             number = nf::random::u64();
         }
         tables.by_number.insert(number as u32, (number, ue.teid));
@@ -325,9 +402,4 @@ impl Ues {
         let tables = self.lock();
         (tables.by_teid.len(), tables.by_number.len())
     }
-}
-
-/// Whether a message may come from this peer: the UE's MME has this address.
-pub(crate) fn is_from(mme: FTeid, peer: IpAddr) -> bool {
-    [mme.ipv4.map(IpAddr::V4), mme.ipv6.map(IpAddr::V6)].contains(&Some(peer))
 }

@@ -1,12 +1,13 @@
-//! Serving and packet data network gateway in one: the control of EPS sessions between an MME (S11, GTPv2-C) and the user plane of the
-//! 5G core (Sxa and Sxb, PFCP).
+//! Serving and packet data network gateway, in one or apart: the control of EPS sessions between an MME (S11, GTPv2-C), another gateway
+//! (S5/S8, GTPv2-C) and the user plane of the 5G core (Sxa and Sxb, PFCP).
 //!
-//! Flow: message of the MME → [`gtpc`] → a file of [`procedure`] → [`rules`], N4 → answer. Requests of UPFs arrive as
-//! `n4::N4Event`. [`filters`] translates traffic flow templates, [`n4u`] is the router of IPv6 PDN connections.
+//! Flow: message of a neighbour → [`gtpc`] → a file of [`procedure`] → [`rules`], N4 → answer. Requests of UPFs arrive as
+//! `n4::N4Event`. [`filters`] translates traffic flow templates, [`n4u`] is the router of IPv6 PDN connections. For each PDN connection
+//! this gateway is S-GW, P-GW or both ([`context::Role`]).
 //!
 //! Invariants: a UE's lock excludes concurrent procedures; an address belongs to at most one PDN connection; a PDN connection that
-//! has ended has returned its address and its session on the UPF; only the MME that serves a UE changes what it has; no input ends
-//! the process.
+//! has ended has returned its address and its session on the UPF; only the MME or gateway that serves a UE changes what it has; no
+//! input ends the process.
 //!
 //! Read first: [`context`], `procedure/create_session.rs`, [`rules`].
 #![forbid(unsafe_code)]
@@ -26,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::gtpc::{Gtpc, GtpcEvent};
-pub use config::{ApnConfig, Config, ConfigError};
+pub use config::{ApnConfig, Config, ConfigError, Node};
 use context::{Gateway, Network};
 use gtpv2c::Message;
 use gtpv2c::endpoint::RequestId;
@@ -41,10 +42,15 @@ use procedure::*;
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The configuration is invalid.
-    #[error("spgw.{0}")]
-    Config(#[from] ConfigError),
+    #[error("{}.{error}", node.name())]
+    Config {
+        /// Which section it is.
+        node: Node,
+        /// The key and what is wrong.
+        error: ConfigError,
+    },
     /// A socket, or the file with the restart counter, cannot be used.
-    #[error("S/P-GW cannot use {what}: {source}")]
+    #[error("the gateway cannot use {what}: {source}")]
     Unusable {
         /// The key with its value, or the file.
         what: String,
@@ -53,25 +59,29 @@ pub enum StartError {
     },
 }
 
-/// A running gateway. It ends when this is dropped; PDN connections stay on their UPFs, which notice.
+/// A running gateway, whatever it is. It ends when this is dropped; PDN connections stay on their UPFs, which notice.
 pub struct Spgw {
     gateway: Arc<Gateway>,
     _tasks: JoinSet<()>,
 }
 
 impl Spgw {
-    /// Starts a gateway. It serves at once. PDN connections need a UPF; the gateway tries to associate with one until it succeeds.
+    /// Starts a gateway of this kind. It serves at once. PDN connections need a UPF; the gateway tries to associate with one until it succeeds.
     /// `restarts` is the file with the restart counter.
     ///
     /// # Errors
     /// The configuration is invalid, or an address or the file cannot be used.
-    pub async fn start(config: Config, restarts: &Path) -> Result<Spgw, StartError> {
-        config.validate()?;
+    pub async fn start(node: Node, config: Config, restarts: &Path) -> Result<Spgw, StartError> {
+        config.validate(node).map_err(|error| StartError::Config { node, error })?;
         let mut tasks = JoinSet::new();
         let unusable = |what: String| move |source| StartError::Unusable { what, source };
         let gtpc = Gtpc::start(config.gtpc, &config.timers, restarts, &mut tasks).await;
-        let (gtpc, messages) =
-            gtpc.map_err(unusable(format!("spgw.gtpc {} or {}", config.gtpc, restarts.display())))?;
+        let (gtpc, messages) = gtpc.map_err(unusable(format!(
+            "{}.gtpc {} or {}",
+            node.name(),
+            config.gtpc,
+            restarts.display()
+        )))?;
         let n4_config = n4::Config {
             local: config.pfcp,
             upfs: config.upf.clone(),
@@ -80,11 +90,12 @@ impl Spgw {
             heartbeat_interval: Duration::from_millis(config.timers.pfcp_heartbeat_ms),
         };
         let n4 = N4::start(&n4_config, &mut tasks).await;
-        let (n4, events) = n4.map_err(unusable(format!("spgw.pfcp {}", config.pfcp)))?;
+        let (n4, events) = n4.map_err(unusable(format!("{}.pfcp {}", node.name(), config.pfcp)))?;
         let gtpu = net::udp::bind(config.gtpu).await;
-        let gtpu = gtpu.map_err(unusable(format!("spgw.gtpu {}", config.gtpu)))?;
+        let gtpu = gtpu.map_err(unusable(format!("{}.gtpu {}", node.name(), config.gtpu)))?;
         let networks = config.apn.iter().map(|apn| (apn.name.clone(), Network::new(apn.clone()))).collect();
         let gateway = Arc::new(Gateway {
+            node,
             config,
             gtpc,
             n4,
@@ -146,7 +157,10 @@ async fn handle_messages(gateway: Arc<Gateway>, mut messages: mpsc::Receiver<Gtp
 async fn request(gateway: Arc<Gateway>, id: RequestId, teid: u32, message: Message) {
     match message {
         Message::CreateSessionRequest(request) => create_session::handle(gateway, id, teid, request).await,
-        Message::ModifyBearerRequest(request) => modify_bearer::handle(gateway, id, teid, request).await,
+        Message::ModifyBearerRequest(request) => match Subject::of(&gateway, teid) {
+            Some(subject @ Subject::Pdn(..)) => sgw_change::handle(gateway, id, subject, request).await,
+            _ => modify_bearer::handle(gateway, id, teid, request).await,
+        },
         Message::DeleteSessionRequest(request) => delete_session::handle(gateway, id, teid, request).await,
         Message::ReleaseAccessBearersRequest(_) => release_access_bearers::handle(gateway, id, teid).await,
         Message::DeleteBearerCommand(command) => bearers::delete_command(gateway, id, teid, command).await,
@@ -154,7 +168,12 @@ async fn request(gateway: Arc<Gateway>, id: RequestId, teid: u32, message: Messa
             bearers::resource_command(gateway, id, teid, command).await
         }
         Message::ModifyBearerCommand(command) => bearers::modify_command(gateway, id, teid, command).await,
-        // What an MME does not send to an S-GW, and indirect forwarding.
+        Message::CreateBearerRequest(_)
+        | Message::UpdateBearerRequest(_)
+        | Message::DeleteBearerRequest(_) => {
+            serving::from_pgw(gateway, id, teid, message).await;
+        }
+        // What neighbours do not send, and indirect forwarding.
         _ => gateway.gtpc.reject(id, 0, CauseValue::SERVICE_NOT_SUPPORTED),
     }
 }
@@ -162,8 +181,8 @@ async fn request(gateway: Arc<Gateway>, id: RequestId, teid: u32, message: Messa
 /// Refuses a request that cannot be decoded.
 async fn malformed(gateway: Arc<Gateway>, id: RequestId, teid: u32, error: gtpv2c::DecodeError) {
     tracing::info!(peer = %id.peer, %error, "malformed GTPv2-C request");
-    let teid = match gateway.ues.by_teid(teid) {
-        Some(ue) => ue.state.lock().await.mme.teid,
+    let teid = match Subject::of(&gateway, teid) {
+        Some(subject) => subject.answers_to().await,
         None => 0,
     };
     if let Some(cause) = error.cause() {

@@ -43,12 +43,12 @@ async fn handle(gateway: &Gateway, from: SocketAddr, datagram: &[u8]) -> Result<
     if message.message_type() != gtpu::message_type::G_PDU {
         return Err("not_a_g_pdu");
     }
-    let (ue, number) = gateway.ues.by_n4u(message.teid()).ok_or("unknown_teid")?;
+    let (ue, number) = gateway.ues.by_number(message.teid()).ok_or("unknown_teid")?;
     let solicitation =
         RouterSolicitation::parse(message.payload()).map_err(|_| "not_a_router_solicitation")?;
     let mut state = ue.state.lock().await;
     let pdn = state.pdns.iter_mut().find(|pdn| pdn.number == number).ok_or("unknown_teid")?;
-    if pdn.default_bearer().is_none_or(|bearer| bearer.enb.is_none()) {
+    if pdn.default_bearer().is_none_or(|bearer| bearer.access.is_none()) {
         pdn.solicited = Some(solicitation.source);
         return Ok(());
     }

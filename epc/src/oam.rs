@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use types::{Dnn, Imsi, PduSessionType};
 
 use crate::bearer::Tunnel;
-use crate::context::{Gateway, Paging, Pdn, Ue, UeState};
+use crate::context::{Gateway, Paging, Pdn, Peer, Role, Ue, UeState};
 use crate::procedure::bearers::{self, Wanted};
 
 /// A PDN connection in `godwit session list`.
@@ -27,6 +27,9 @@ struct PdnListing {
     /// `connected`, `idle`, `paging` or `unreachable`.
     state: &'static str,
     mme: Option<String>,
+    /// The other gateway, if S-GW and P-GW are apart.
+    sgw: Option<String>,
+    pgw: Option<String>,
     upf: String,
     bearers: Vec<BearerListing>,
 }
@@ -39,13 +42,18 @@ struct BearerListing {
     filters: Vec<String>,
     upf: Option<String>,
     upf_teid: Option<String>,
+    /// Of a P-GW alone the S-GW.
     enb: Option<String>,
     enb_teid: Option<String>,
+    /// On an S-GW alone.
+    pgw: Option<String>,
+    pgw_teid: Option<String>,
 }
 
 fn show(ue: &Ue, state: &UeState, pdn: &Pdn) -> PdnListing {
     let address = |tunnel: Option<Tunnel>| tunnel.map(|tunnel| tunnel.address.to_string());
     let teid = |tunnel: Option<Tunnel>| tunnel.map(|tunnel| tunnel.teid.to_string());
+    let at = |peer: Peer| peer.f_teid.address().map(|address| address.to_string());
     let bearers = pdn.bearers.iter().map(|bearer| {
         let texts = bearer.filters.iter().filter_map(|filter| filter.sdf.flow_description.as_ref()?.as_str());
         BearerListing {
@@ -55,8 +63,10 @@ fn show(ue: &Ue, state: &UeState, pdn: &Pdn) -> PdnListing {
             filters: texts.map(str::to_owned).collect(),
             upf: address(bearer.own),
             upf_teid: teid(bearer.own),
-            enb: address(bearer.enb),
-            enb_teid: teid(bearer.enb),
+            enb: address(bearer.access),
+            enb_teid: teid(bearer.access),
+            pgw: address(bearer.s5.pgw),
+            pgw_teid: teid(bearer.s5.pgw),
         }
     });
     PdnListing {
@@ -67,13 +77,16 @@ fn show(ue: &Ue, state: &UeState, pdn: &Pdn) -> PdnListing {
         ipv6: pdn.addresses.ipv6.map(|prefix| format!("{prefix}/64")),
         ambr_uplink: pdn.ambr.uplink.to_string(),
         ambr_downlink: pdn.ambr.downlink.to_string(),
-        state: match (state.is_connected(), state.paging) {
-            (true, _) => "connected",
-            (false, Paging::No) => "idle",
-            (false, Paging::Asked) => "paging",
-            (false, Paging::Unreachable) => "unreachable",
+        state: match (pdn.role, state.is_connected(), state.paging) {
+            // Only its S-GW knows more.
+            (Role::Pgw { .. }, ..) | (_, true, _) => "connected",
+            (_, false, Paging::No) => "idle",
+            (_, false, Paging::Asked) => "paging",
+            (_, false, Paging::Unreachable) => "unreachable",
         },
-        mme: state.mme.address().map(|address| address.to_string()),
+        mme: state.mme.filter(|_| pdn.role.is_sgw()).and_then(at),
+        sgw: Some(pdn.role).filter(|role| !role.is_sgw()).and_then(Role::s5_peer).and_then(at),
+        pgw: Some(pdn.role).filter(|role| !role.is_pgw()).and_then(Role::s5_peer).and_then(at),
         upf: pdn.upf.address.to_string(),
         bearers: bearers.collect(),
     }

@@ -8,6 +8,15 @@
 //! | 1 router solicitation (IPv6) | S1-U | F-TEID of the default bearer, ICMPv6 to all routers | 2: to the gateway over N4-u |
 //! | 2 router advertisement (IPv6) | gateway | F-TEID on N4-u | the default bearer's |
 //!
+//! An S-GW alone passes packets between the bearer's two tunnels:
+//!
+//! | PDR | from | matches | FAR |
+//! |---|---|---|---|
+//! | 16 + 2·slot | S1-U | the bearer's F-TEID | 64 + slot: to the P-GW's tunnel, or drop |
+//! | 17 + 2·slot | S5/S8-U | the bearer's F-TEID | the bearer's |
+//!
+//! A P-GW alone has the rules of the first table, with S5/S8-U instead of S1-U and the S-GW's tunnel instead of the eNB's.
+//!
 //! A bearer has a slot in its PDN connection, as its EBI is not known before the MME has answered; the default bearer has slot 0.
 //! Its FAR is 16 + slot: to the eNB, or buffer. So is the QER of a bearer with guaranteed rates. QER 1 polices the APN-AMBR, which all
 //! other bearers of the PDN connection share (TS 23.401 §4.7.3).
@@ -22,6 +31,7 @@ use pfcp::*;
 use types::{Ambr, Dnn, PduSessionType, Teid};
 
 use crate::bearer::{Bearer, Slot, Tunnel};
+use crate::context::Role;
 
 const SOLICITATION: PdrId = PdrId(1);
 const ADVERTISEMENT: PdrId = PdrId(2);
@@ -32,7 +42,7 @@ const AMBR: QerId = QerId(1);
 const PRECEDENCE_CONTROL: Precedence = Precedence(1);
 const PRECEDENCE_FILTERS: u32 = 256;
 const PRECEDENCE_DEFAULT: Precedence = Precedence(65_535);
-/// CHOOSE ID of the tunnel on N4-u; those of bearers are 16 + slot.
+/// CHOOSE ID of the tunnel on N4-u; those of bearers are 16 + slot, and 32 + slot on an S-GW's S5/S8-U.
 const CHOOSE_N4U: u8 = 1;
 
 /// The values from which the rules of a PDN connection are built.
@@ -42,8 +52,11 @@ pub(crate) struct PdnRules<'a> {
     pub seid: u64,
     /// Our PFCP address.
     pub n4: IpAddr,
+    pub role: Role,
     /// Family of the UPF's addresses on S1-U.
     pub s1u: AddressFamily,
+    /// Family of the UPF's addresses on S5/S8-U.
+    pub s5u: AddressFamily,
     /// Our GTP-U address for N4-u.
     pub n4u: SocketAddr,
     /// TEID of the PDN connection on N4-u at our end.
@@ -65,6 +78,11 @@ fn uplink_id(slot: Slot) -> PdrId {
 
 const DEFAULT_DOWNLINK: PdrId = PdrId(17);
 
+/// An S-GW's, from the P-GW.
+fn s5_downlink_id(slot: Slot) -> PdrId {
+    PdrId(17 + 2 * u16::from(slot.0))
+}
+
 /// Filters of a bearer are numbered from 0 to 15.
 fn downlink_id(slot: Slot, filter: u8) -> PdrId {
     PdrId(64 + 16 * u16::from(slot.0) + u16::from(filter & 0x0F))
@@ -72,6 +90,11 @@ fn downlink_id(slot: Slot, filter: u8) -> PdrId {
 
 fn far_id(slot: Slot) -> FarId {
     FarId(16 + u32::from(slot.0))
+}
+
+/// An S-GW's, to the P-GW.
+fn s5_far_id(slot: Slot) -> FarId {
+    FarId(64 + u32::from(slot.0))
 }
 
 fn gbr_id(slot: Slot) -> QerId {
@@ -102,6 +125,21 @@ pub(crate) fn chosen(created: &[CreatedPdr], slot: Slot) -> Option<Tunnel> {
     tunnel(created.iter().find(|pdr| pdr.pdr_id == uplink_id(slot))?.f_teid?)
 }
 
+/// The UPF's end of a bearer's tunnel to the P-GW, of the same answers.
+pub(crate) fn chosen_s5(created: &[CreatedPdr], slot: Slot) -> Option<Tunnel> {
+    tunnel(created.iter().find(|pdr| pdr.pdr_id == s5_downlink_id(slot))?.f_teid?)
+}
+
+/// The bearer to which a PDR belongs, as its packets tell.
+pub(crate) fn slot_of(pdr: PdrId) -> Option<Slot> {
+    let slot = match pdr.0 {
+        number @ 16..=47 => (number - 16) / 2,
+        number @ 64.. => (number - 64) / 16,
+        _ => return None,
+    };
+    u8::try_from(slot).ok().map(Slot)
+}
+
 /// The UPF's end of N4-u.
 pub(crate) fn chosen_n4u(created: &[CreatedPdr]) -> Option<Tunnel> {
     tunnel(created.iter().find(|pdr| pdr.pdr_id == ADVERTISEMENT)?.f_teid?)
@@ -114,8 +152,6 @@ impl PdnRules<'_> {
         let mut request = SessionEstablishmentRequest {
             node_id: self.n4.into(),
             cp_f_seid: FSeid::new(self.seid, self.n4),
-            create_fars: vec![self.to_network()],
-            create_qers: vec![CreateQer { qer_id: AMBR, mbr: Some(rates(self.ambr)), ..Default::default() }],
             pdn_type: Some(match self.pdn_type {
                 PduSessionType::Ipv4 => PdnType::Ipv4,
                 PduSessionType::Ipv6 => PdnType::Ipv6,
@@ -127,13 +163,19 @@ impl PdnRules<'_> {
             flags: self.bearers.iter().any(|bearer| bearer.own.is_some()).then_some(SeReqFlags::RESTI),
             ..Default::default()
         };
-        for bearer in self.bearers {
-            let (pdrs, far, qer) = self.of_bearer(bearer);
-            request.create_pdrs.extend(pdrs);
-            request.create_fars.push(far);
-            request.create_qers.extend(qer);
+        if self.role.is_pgw() {
+            request.create_fars.push(self.to_network());
+            let mbr = Some(rates(self.ambr));
+            request.create_qers.push(CreateQer { qer_id: AMBR, mbr, ..Default::default() });
         }
-        if let (true, Some(default)) = (self.pdn_type.has_ipv6(), self.bearers.first()) {
+        for bearer in self.bearers {
+            let change = self.add_bearer(bearer);
+            request.create_pdrs.extend(change.create_pdrs);
+            request.create_fars.extend(change.create_fars);
+            request.create_qers.extend(change.create_qers);
+        }
+        let has_router = self.role.is_pgw() && self.pdn_type.has_ipv6();
+        if let (true, Some(default)) = (has_router, self.bearers.first()) {
             let n4u = n4u.map_or_else(|| AddressFamily::of(self.n4u.ip()).choose(CHOOSE_N4U), f_teid);
             request.create_pdrs.extend([self.solicitation(default), advertisement(n4u, default.slot)]);
             request.create_fars.push(self.to_gateway());
@@ -143,35 +185,77 @@ impl PdnRules<'_> {
 
     /// Adds a dedicated bearer.
     pub fn add_bearer(&self, bearer: &Bearer) -> SessionModificationRequest {
-        let (create_pdrs, far, qer) = self.of_bearer(bearer);
-        SessionModificationRequest {
-            create_pdrs,
-            create_fars: vec![far],
-            create_qers: qer.into_iter().collect(),
-            ..Default::default()
+        if !self.role.is_pgw() {
+            return self.between_tunnels(bearer);
         }
-    }
-
-    fn of_bearer(&self, bearer: &Bearer) -> (Vec<CreatePdr>, CreateFar, Option<CreateQer>) {
         let qer_ids = vec![if bearer.is_gbr() { gbr_id(bearer.slot) } else { AMBR }];
-        let mut pdrs = vec![self.uplink(bearer, &qer_ids)];
+        let mut create_pdrs = vec![self.uplink(bearer, &qer_ids)];
         if bearer.slot == Slot::DEFAULT {
-            pdrs.push(self.downlink(DEFAULT_DOWNLINK, PRECEDENCE_DEFAULT, None, bearer, &qer_ids));
+            create_pdrs.push(self.downlink(DEFAULT_DOWNLINK, PRECEDENCE_DEFAULT, None, bearer, &qer_ids));
         }
         for filter in bearer.filters.iter().filter(|filter| filter.downlink) {
             let precedence = Precedence(PRECEDENCE_FILTERS + u32::from(filter.precedence));
             let id = downlink_id(bearer.slot, filter.id);
-            pdrs.push(self.downlink(id, precedence, Some(filter.sdf.clone()), bearer, &qer_ids));
+            create_pdrs.push(self.downlink(id, precedence, Some(filter.sdf.clone()), bearer, &qer_ids));
         }
-        let far = match bearer.enb {
-            Some(enb) => forward(far_id(bearer.slot), to_enb(enb)),
-            None => buffer(far_id(bearer.slot)),
+        SessionModificationRequest {
+            create_pdrs,
+            create_fars: vec![self.to_access(bearer)],
+            create_qers: bearer.is_gbr().then(|| gbr(bearer)).into_iter().collect(),
+            ..Default::default()
+        }
+    }
+
+    /// The rules of an S-GW alone for a bearer.
+    fn between_tunnels(&self, bearer: &Bearer) -> SessionModificationRequest {
+        let pdr = |pdr_id, source_interface, source_interface_type, f_teid, far_id| CreatePdr {
+            pdr_id,
+            precedence: PRECEDENCE_DEFAULT,
+            pdi: Pdi {
+                source_interface,
+                source_interface_type: Some(source_interface_type),
+                f_teid: Some(f_teid),
+                ..Default::default()
+            },
+            outer_header_removal: Some(remove_gtpu()),
+            far_id: Some(far_id),
+            ..Default::default()
         };
-        (pdrs, far, bearer.is_gbr().then(|| gbr(bearer)))
+        let Bearer { slot, own, s5, .. } = *bearer;
+        let s1u = own.map_or_else(|| self.s1u.choose(choose_id(slot)), f_teid);
+        let s5u = s5.own.map_or_else(|| self.s5u.choose(16 + choose_id(slot)), f_teid);
+        let s5_type = InterfaceType::S5S8_U;
+        let to_pgw = match s5.pgw {
+            Some(pgw) => forward(s5_far_id(slot), to_pgw(pgw)),
+            None => {
+                let (far_id, apply_action) = (s5_far_id(slot), ApplyAction::DROP);
+                CreateFar { far_id, apply_action, ..Default::default() }
+            }
+        };
+        SessionModificationRequest {
+            create_pdrs: vec![
+                pdr(uplink_id(slot), SourceInterface::Access, InterfaceType::S1_U, s1u, s5_far_id(slot)),
+                pdr(s5_downlink_id(slot), SourceInterface::Core, s5_type, s5u, far_id(slot)),
+            ],
+            create_fars: vec![self.to_access(bearer), to_pgw],
+            ..Default::default()
+        }
+    }
+
+    fn to_access(&self, bearer: &Bearer) -> CreateFar {
+        match bearer.access {
+            Some(access) => forward(far_id(bearer.slot), to_tunnel(access, self.role)),
+            None => buffer(far_id(bearer.slot)),
+        }
+    }
+
+    /// Family of the UPF's addresses towards the eNB or S-GW.
+    fn access_family(&self) -> AddressFamily {
+        if self.role.is_sgw() { self.s1u } else { self.s5u }
     }
 
     fn uplink(&self, bearer: &Bearer, qer_ids: &[QerId]) -> CreatePdr {
-        let choose = || self.s1u.choose(choose_id(bearer.slot));
+        let choose = || self.access_family().choose(choose_id(bearer.slot));
         let filters = bearer.filters.iter().filter(|filter| filter.uplink);
         let first = filters.clone().map(|filter| filter.precedence).min().unwrap_or(0);
         CreatePdr {
@@ -182,7 +266,7 @@ impl PdnRules<'_> {
             },
             pdi: Pdi {
                 source_interface: SourceInterface::Access,
-                source_interface_type: Some(InterfaceType::S1_U),
+                source_interface_type: Some(access_type(self.role)),
                 f_teid: Some(bearer.own.map_or_else(choose, f_teid)),
                 network_instance: self.instance(),
                 // The source address is checked: packets with another one are dropped.
@@ -251,13 +335,13 @@ impl PdnRules<'_> {
     }
 
     fn solicitation(&self, default: &Bearer) -> CreatePdr {
-        let choose = || self.s1u.choose(choose_id(default.slot));
+        let choose = || self.access_family().choose(choose_id(default.slot));
         CreatePdr {
             pdr_id: SOLICITATION,
             precedence: PRECEDENCE_CONTROL,
             pdi: Pdi {
                 source_interface: SourceInterface::Access,
-                source_interface_type: Some(InterfaceType::S1_U),
+                source_interface_type: Some(access_type(self.role)),
                 f_teid: Some(default.own.map_or_else(choose, f_teid)),
                 network_instance: self.instance(),
                 sdf_filters: vec![router_solicitations()],
@@ -293,11 +377,25 @@ fn gbr(bearer: &Bearer) -> CreateQer {
     }
 }
 
-fn to_enb(enb: Tunnel) -> Destination {
+/// Interface type towards the eNB or S-GW.
+fn access_type(role: Role) -> InterfaceType {
+    if role.is_sgw() { InterfaceType::S1_U } else { InterfaceType::S5S8_U }
+}
+
+fn to_tunnel(access: Tunnel, role: Role) -> Destination {
     Destination {
         interface: DestinationInterface::Access,
-        interface_type: Some(InterfaceType::S1_U),
-        outer_header: Some(OuterHeaderCreation::gtpu(enb.teid.0, enb.address)),
+        interface_type: Some(access_type(role)),
+        outer_header: Some(OuterHeaderCreation::gtpu(access.teid.0, access.address)),
+        ..Default::default()
+    }
+}
+
+fn to_pgw(pgw: Tunnel) -> Destination {
+    Destination {
+        interface: DestinationInterface::Core,
+        interface_type: Some(InterfaceType::S5S8_U),
+        outer_header: Some(OuterHeaderCreation::gtpu(pgw.teid.0, pgw.address)),
         ..Default::default()
     }
 }
@@ -305,21 +403,22 @@ fn to_enb(enb: Tunnel) -> Destination {
 /// Where downlink packets of bearers go from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Downlink {
-    /// To this eNB, buffered ones first and in order. With `end_marker` the former eNB is told that none come any more (TS 36.300
-    /// §10.1.2.2.1).
-    To { enb: Tunnel, end_marker: bool },
+    /// To this eNB or S-GW, buffered ones first and in order. With `end_marker` the former one is told that none come any more
+    /// (TS 36.300 §10.1.2.2.1).
+    To { access: Tunnel, end_marker: bool },
     /// Nowhere yet. The UPF reports the first packet, so that the UE can be paged (TS 23.401 §5.3.4.3).
     Buffered,
 }
 
 /// Changes the downlink of bearers.
 pub(crate) fn change_downlink(
+    role: Role,
     changes: impl IntoIterator<Item = (Slot, Downlink)>,
 ) -> SessionModificationRequest {
     let mut request = SessionModificationRequest::default();
     for (slot, downlink) in changes {
         let (action, to) = match downlink {
-            Downlink::To { enb, .. } => (ApplyAction::FORW, Some(to_enb(enb))),
+            Downlink::To { access, .. } => (ApplyAction::FORW, Some(to_tunnel(access, role))),
             Downlink::Buffered => (ApplyAction::BUFF | ApplyAction::NOCP, None),
         };
         let mut far = update_far(far_id(slot), action, to).update_fars;
@@ -331,6 +430,15 @@ pub(crate) fn change_downlink(
         request.update_fars.extend(far);
     }
     request
+}
+
+/// Names the P-GW's tunnels, which an S-GW learns after its own are there.
+pub(crate) fn change_uplink(bearers: &[Bearer]) -> SessionModificationRequest {
+    let known = bearers.iter().filter_map(|bearer| Some((bearer.slot, bearer.s5.pgw?)));
+    let fars = known.flat_map(|(slot, pgw)| {
+        update_far(s5_far_id(slot), ApplyAction::FORW, Some(to_pgw(pgw))).update_fars
+    });
+    SessionModificationRequest { update_fars: fars.collect(), ..Default::default() }
 }
 
 /// Drops the downlink packets of bearers, buffered ones too: the UE cannot be reached.
@@ -345,13 +453,18 @@ pub(crate) fn discard(bearers: impl IntoIterator<Item = Slot>) -> SessionModific
 }
 
 /// Takes a dedicated bearer away.
-pub(crate) fn remove_bearer(bearer: &Bearer) -> SessionModificationRequest {
-    let filters = bearer.filters.iter().filter(|filter| filter.downlink);
-    let pdrs = filters.map(|filter| downlink_id(bearer.slot, filter.id)).chain([uplink_id(bearer.slot)]);
+pub(crate) fn remove_bearer(role: Role, bearer: &Bearer) -> SessionModificationRequest {
+    let slot = bearer.slot;
+    let filters = bearer.filters.iter().filter(|filter| role.is_pgw() && filter.downlink);
+    let s5 = !role.is_pgw();
+    let pdrs = filters.map(|filter| downlink_id(slot, filter.id)).chain([uplink_id(slot)]);
+    let pdrs = pdrs.chain(s5.then(|| s5_downlink_id(slot)));
+    let fars = [far_id(slot)].into_iter().chain(s5.then(|| s5_far_id(slot)));
+    let has_qer = role.is_pgw() && bearer.is_gbr();
     SessionModificationRequest {
         remove_pdrs: pdrs.map(|pdr_id| RemovePdr { pdr_id }).collect(),
-        remove_fars: vec![RemoveFar { far_id: far_id(bearer.slot) }],
-        remove_qers: bearer.is_gbr().then(|| RemoveQer { qer_id: gbr_id(bearer.slot) }).into_iter().collect(),
+        remove_fars: fars.map(|far_id| RemoveFar { far_id }).collect(),
+        remove_qers: has_qer.then(|| RemoveQer { qer_id: gbr_id(slot) }).into_iter().collect(),
         ..Default::default()
     }
 }

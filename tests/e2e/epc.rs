@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use gtpv2c::endpoint::PORT;
 use gtpv2c::message::*;
 use gtpv2c::value::*;
+use net::link::{Cidr, Links};
+use net::netns::NetNs;
 use net::time::{self, Duration, timeout};
 use net::udp::UdpSocket;
 use packet::gtpu::{self, Signalling};
@@ -37,9 +39,9 @@ impl Enb {
         Self { socket: net::udp::bind(SocketAddr::from((lab::RAN_N2, gtpu::PORT))).await.unwrap() }
     }
 
-    fn send(&self, teid: u32, packet: &[u8]) {
-        let gpdu = gtpu::build_gpdu(teid, None, packet).unwrap();
-        self.socket.try_send_to(&gpdu, SocketAddr::from((lab::CORE_N2, gtpu::PORT))).unwrap();
+    fn send(&self, upf: Tunnel, packet: &[u8]) {
+        let gpdu = gtpu::build_gpdu(upf.1, None, packet).unwrap();
+        self.socket.try_send_to(&gpdu, SocketAddr::new(upf.0, gtpu::PORT)).unwrap();
     }
 
     /// The next message of the UPF: TEID, and the packet inside; `None` inside of an End Marker. Echo Requests are answered.
@@ -63,7 +65,7 @@ impl Enb {
     }
 
     /// An echo of the UE to the data network, through one tunnel and back through another.
-    async fn ping(&self, ue: Ipv4Addr, upf: u32, enb: u32, sequence: u16) {
+    async fn ping(&self, ue: Ipv4Addr, upf: Tunnel, enb: u32, sequence: u16) {
         let echo = icmp::build_echo(ue.into(), lab::DN.into(), 8, 7, sequence, b"godwit");
         self.send(upf, &ipv4::Header::new(ue, lab::DN, protocol::ICMP).build(&echo).unwrap());
         let (teid, packet) = self.receive().await;
@@ -101,14 +103,22 @@ struct Attached {
     gateway: u32,
     ue: Ipv4Addr,
     /// The UPF's end of S1-U.
-    upf: u32,
+    upf: Tunnel,
+}
+
+/// Address and TEID.
+type Tunnel = (IpAddr, u32);
+
+fn tunnel(f_teid: Option<FTeid>) -> Tunnel {
+    let f_teid = f_teid.expect("a tunnel");
+    (f_teid.address().unwrap(), f_teid.teid)
 }
 
 async fn attach(mme: &mut Mme, enb: u32) -> Attached {
     let (gateway, created) = mme.attach(IMSI, enb).await;
-    let own = created.bearers_created[0].s1u_sgw_f_teid.unwrap();
-    assert_eq!(own.address(), Some(IpAddr::from(lab::CORE_N2)));
-    Attached { gateway, ue: created.paa.and_then(Paa::ipv4).unwrap(), upf: own.teid }
+    let upf = tunnel(created.bearers_created[0].s1u_sgw_f_teid);
+    assert_eq!(upf.0, IpAddr::from(lab::CORE_N2));
+    Attached { gateway, ue: created.paa.and_then(Paa::ipv4).unwrap(), upf }
 }
 
 #[test]
@@ -228,8 +238,8 @@ fn a_dedicated_bearer_carries_what_its_filter_says() {
             let mut buffer = [0; 64];
             timeout(Duration::from_millis(500), socket.recv_from(&mut buffer)).await.is_ok()
         };
-        uplink(own.teid, 5_061);
-        uplink(own.teid, 5_060);
+        uplink(tunnel(Some(own)), 5_061);
+        uplink(tunnel(Some(own)), 5_060);
         assert!(arrives(inside).await, "the filter's packets");
         assert!(!arrives(outside).await, "others do not pass in this tunnel");
         enb.ping(ue, upf, 0x11, 1).await;
@@ -295,7 +305,7 @@ fn a_ue_gets_its_prefix_from_the_gateway() {
         };
         let created = mme.create(request).await;
         let prefix = created.paa.and_then(Paa::ipv6).expect("a prefix");
-        let upf = created.bearers_created[0].s1u_sgw_f_teid.unwrap().teid;
+        let upf = tunnel(created.bearers_created[0].s1u_sgw_f_teid);
         let interface_id = prefix.address.to_bits() as u64;
         let own = std::net::Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(interface_id));
         enb.send(upf, &packet::ndp::RouterSolicitation { source: own }.build());
@@ -342,6 +352,126 @@ fn simulated_ues_ping_and_download() {
             assert_eq!(curl.output(LIMIT).await.unwrap().stdout, b"20000000");
         }
         ran.stop().await.unwrap();
+        world.until("spgw", "/status", |status| status["detail"]["sessions"] == 0).await;
+    });
+}
+
+/// Address of S11, S5, S1-U and S5-U of the S-GW that stands alone, and the radio network's end of its link.
+const SGW: Ipv4Addr = Ipv4Addr::new(10, 202, 0, 9);
+const RAN_AT_SGW: Ipv4Addr = Ipv4Addr::new(10, 202, 0, 8);
+
+/// A host for the S-GW, behind the radio network's, which forwards what it has for the core.
+async fn sgw_host(world: &World) -> NetNs {
+    let host = NetNs::new().unwrap();
+    let (at_ran, at_sgw) = (Links::in_ns(world.lab.ran()).unwrap(), Links::in_ns(&host).unwrap());
+    at_ran.add_veth("sgw", "ran", &host).await.unwrap();
+    for (links, name, address) in [(&at_ran, "sgw", RAN_AT_SGW), (&at_sgw, "ran", SGW)] {
+        links.up(name).await.unwrap();
+        links.add_address(name, Cidr::new(address.into(), 24).unwrap()).await.unwrap();
+    }
+    net::sysctl::set_in(world.lab.ran(), "net.ipv4.ip_forward", "1").unwrap();
+    let to = |text: &str| text.parse::<Cidr>().unwrap();
+    at_sgw.add_route(to("10.200.0.0/24"), Some(RAN_AT_SGW.into()), None).await.unwrap();
+    let at_core = Links::in_ns(world.lab.core()).unwrap();
+    at_core.add_route(to("10.202.0.0/24"), Some(lab::RAN_N2.into()), None).await.unwrap();
+    host
+}
+
+/// Starts an S-GW with a UPF of its own.
+async fn start_sgw(world: &World, host: &NetNs) -> net::process::Child {
+    let text = std::fs::read_to_string(world.lab.configuration()).unwrap();
+    let mut configuration: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let run_dir = world.lab.folder().join("run-sgw");
+    configuration["run_dir"] = json!(run_dir);
+    let pool = json!({"ipv4": "10.99.0.0/24"});
+    configuration["smf"]["dnn"] = json!([{"name": "elsewhere", "ue_pool": pool}]);
+    configuration["upf"]["dnn"] = json!([{"name": "elsewhere", "tun": "gw9", "ue_pool": pool, "nat": false}]);
+    configuration["upf"]["pfcp"] = json!("127.0.0.17:8805");
+    configuration["upf"]["gtpu"] = json!(format!("{SGW}:2152"));
+    configuration.as_object_mut().unwrap().remove("spgw");
+    configuration["sgw"] = json!({
+        "gtpc": format!("{SGW}:2123"), "pfcp": "127.0.0.16:8805", "gtpu": "127.0.0.16:2152", "upf": ["127.0.0.17:8805"],
+    });
+    let file = world.lab.folder().join("sgw.yaml");
+    std::fs::write(&file, configuration.to_string()).unwrap();
+    let godwit = world.lab.command(host, lab::find_godwit().unwrap().to_str().unwrap());
+    let child = godwit.args(["run", "--nf", "upf,sgw", "-c", file.to_str().unwrap()]).spawn().unwrap();
+    let socket = nf::oam::socket_path(&run_dir, "sgw");
+    let deadline = time::now() + LIMIT;
+    loop {
+        let status = nf::oam::call(&socket, "GET", "/status", None).await;
+        if status.is_ok_and(|status| status["detail"]["upfs"][0]["associated"] == true) {
+            return child;
+        }
+        assert!(time::now() < deadline, "the S-GW is not ready");
+        time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// S-GW and P-GW apart, each with a real UPF: packets through both tunnels, an idle UE, and the move to the S-GW in the other gateway,
+/// with the End Marker through the old one.
+#[test]
+fn packets_pass_an_sgw_and_a_pgw_and_the_ue_moves() {
+    with_gateway(async |world| {
+        let host = sgw_host(world).await;
+        let _sgw = start_sgw(world, &host).await;
+        let (mut mme, enb) = (mme(1).await, Enb::new().await);
+        let spgw = mme.gateway;
+        mme.gateway = SocketAddr::from((SGW, PORT));
+        let pgw = FTeid::new(InterfaceType::S5S8_PGW_GTPC, 0, lab::CORE_N2.into());
+        let request = CreateSessionRequest { pgw_f_teid: Some(pgw), ..mme.create_request(IMSI, 1) };
+        let created = mme.create(request).await;
+        assert!(created.cause.is_accepted(), "{created:?}");
+        let ue = created.paa.and_then(Paa::ipv4).unwrap();
+        let upf = tunnel(created.bearers_created[0].s1u_sgw_f_teid);
+        assert_eq!(upf.0, IpAddr::from(SGW));
+        let gateway = created.sender_f_teid.unwrap().teid;
+        assert!(mme.connect(gateway, 5, 0x11).await.cause.is_accepted());
+        for sequence in 0..20 {
+            enb.ping(ue, upf, 0x11, sequence).await;
+        }
+
+        // The S-GW's UPF buffers, and has the UE paged.
+        assert_eq!(mme.release(gateway).await, CauseValue::ACCEPTED);
+        let server = data_network(world, 0);
+        for number in 0..20 {
+            send(&server, ue, number).await;
+        }
+        let (id, _, message) = mme.request().await;
+        assert!(matches!(message, Message::DownlinkDataNotification(_)), "{message:?}");
+        let cause = CauseValue::ACCEPTED.into();
+        mme.respond(id, gateway, DownlinkDataNotificationAcknowledge { cause, ..Default::default() });
+        assert!(mme.connect(gateway, 5, 0x22).await.cause.is_accepted());
+        for number in 0..20 {
+            let (teid, packet) = enb.receive().await;
+            assert_eq!((teid, packet.map(|packet| number_of(&packet))), (0x22, Some(number)));
+        }
+
+        // The UE moves to the S-GW in the gateway that is its P-GW.
+        let bearer = gtpv2c::BearerToBeCreated {
+            s5s8u_pgw_f_teid: created.bearers_created[0].s5s8u_pgw_f_teid,
+            s1u_enb_f_teid: Some(FTeid::new(InterfaceType::S1U_ENB, 0x33, lab::RAN_N2.into())),
+            ..default_bearer(5)
+        };
+        let request = CreateSessionRequest {
+            pgw_f_teid: created.pgw_f_teid,
+            indication: Some(Indication::OI),
+            linked_ebi: Some(Ebi(5)),
+            bearers_to_be_created: vec![bearer],
+            ..mme.create_request(IMSI, 1)
+        };
+        mme.gateway = spgw;
+        let moved = mme.create(request).await;
+        assert!(moved.cause.is_accepted(), "{moved:?}");
+        assert_eq!(enb.receive().await, (0x22, None), "the End Marker came through the old S-GW");
+        let upf = tunnel(moved.bearers_created[0].s1u_sgw_f_teid);
+        assert_eq!(upf.0, IpAddr::from(lab::CORE_N2));
+        enb.ping(ue, upf, 0x33, 99).await;
+        mme.gateway = SocketAddr::from((SGW, PORT));
+        assert_eq!(mme.delete_as(gateway, 5, None).await, CauseValue::ACCEPTED);
+        enb.ping(ue, upf, 0x33, 100).await;
+        mme.gateway = spgw;
+        assert_eq!(mme.delete(moved.sender_f_teid.unwrap().teid, 5).await, CauseValue::ACCEPTED);
         world.until("spgw", "/status", |status| status["detail"]["sessions"] == 0).await;
     });
 }

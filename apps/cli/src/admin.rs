@@ -209,7 +209,8 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
         match &answer {
             Ok(status) => {
                 answered = true;
-                let alone = status["registered"] == false && !matches!(name, "nrf" | "spgw");
+                let alone =
+                    status["registered"] == false && name != "nrf" && !config::EPC_SECTIONS.contains(&name);
                 row.push(if alone { "not registered" } else { "running" }.to_owned());
                 row.push(compact(
                     ["sbi", "pfcp_address", "address"]
@@ -332,11 +333,36 @@ fn list(
     Ok(ExitCode::SUCCESS)
 }
 
+/// The PDN connections of all gateways that run here.
+fn pdn_connections(socket: &SocketArg) -> anyhow::Result<Result<Value, ExitCode>> {
+    let (folder, runtime) = (run_dir(socket)?, runtime()?);
+    let (mut all, mut answered, mut missing) = (Vec::new(), false, None);
+    for name in config::EPC_SECTIONS {
+        let path = oam::socket_path(&folder, name);
+        match runtime.block_on(oam::call(&path, "GET", "/sessions", None)) {
+            Ok(answer) => {
+                answered = true;
+                all.extend(rows(&answer).iter().map(|pdn| {
+                    let mut pdn = pdn.clone();
+                    pdn["gateway"] = Value::from(*name);
+                    pdn
+                }));
+            }
+            Err(error @ CallError::NotRunning { .. }) => missing = missing.or(Some(error)),
+            Err(error) => return Ok(Err(refused(&error))),
+        }
+    }
+    Ok(match missing {
+        Some(error) if !answered => Err(refused(&error)),
+        _ => Ok(Value::Array(all)),
+    })
+}
+
 /// Lists the bearers of PDN connections. As JSON, PDN connections with their bearers.
 fn bearers(socket: &SocketArg) -> anyhow::Result<ExitCode> {
-    const PDN: [&str; 5] = ["imsi", "apn", "ipv4", "ipv6", "state"];
+    const PDN: [&str; 6] = ["gateway", "imsi", "apn", "ipv4", "ipv6", "state"];
     const BEARER: [&str; 5] = ["ebi", "qci", "enb", "enb_teid", "upf_teid"];
-    let answer = match ask(socket, "spgw", "GET", "/sessions")? {
+    let answer = match pdn_connections(socket)? {
         Ok(answer) => answer,
         Err(code) => return Ok(code),
     };

@@ -21,7 +21,7 @@ use store::Store;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::ConfigArg;
-use crate::config::{self, Config, SECTIONS, de};
+use crate::config::{self, Config, EPC_SECTIONS, SECTIONS, de};
 use crate::{gnb, metrics};
 
 /// Options of `godwit run`.
@@ -141,9 +141,9 @@ fn needed_capabilities(config: &Config, names: &[&str], capture: bool) -> Vec<Ca
     let is_raw = |mode| matches!(mode, SctpMode::Auto | SctpMode::Raw);
     let raw_sctp = (runs("amf") && is_raw(config.amf.sctp)) || gnb::sctp(config, names).any(is_raw);
     let units = config::GNB_SECTIONS.iter().any(|unit| runs(unit));
-    // SMF and gateway receive bursts of PFCP responses, and a unit of a gNB bursts of packets: the buffers of their sockets may
+    // SMF and gateways receive bursts of PFCP responses, and a unit of a gNB bursts of packets: the buffers of their sockets may
     // have to exceed the system's limit.
-    let netlink = runs("upf") || runs("smf") || runs("spgw") || units;
+    let netlink = runs("upf") || runs("smf") || EPC_SECTIONS.iter().any(|name| runs(name)) || units;
     let packets = uses(Backend::AfXdp) || uses(Backend::Dpdk);
     let low_port = sbi_ports(config).iter().any(|(name, port)| runs(name) && *port < 1024)
         || config.metrics.is_some_and(|metrics| metrics.port() < 1024);
@@ -217,7 +217,8 @@ fn capture(folder: &Path, config: &Config, names: &[&str]) -> anyhow::Result<pkt
 /// The reference points of the functions `names`. Functions of the core see all those of the core, as these share a machine as a rule.
 fn capture_points(config: &Config, names: &[&str]) -> Vec<Point> {
     let mut points = gnb::capture_points(config, names);
-    if names.contains(&"spgw") {
+    if EPC_SECTIONS.iter().any(|name| names.contains(name)) {
+        points.extend(config.pgw.as_ref().map(|pgw| Point::s5([pgw.gtpc])));
         points.push(Point::s11());
         if !names.iter().any(|name| SECTIONS.contains(name)) {
             // Without the UPF it sees the control of the UPF, and router solicitations.
@@ -249,8 +250,8 @@ struct Core {
     upf: Option<(upf::Upf, oam::OamServer)>,
     /// For the user plane's ports that a capture does not see otherwise.
     taps: Option<pktio::capture::Taps>,
-    /// The gateway of 4G with its administration socket, as it has no SBI either.
-    spgw: Option<(epc::Spgw, oam::OamServer)>,
+    /// Gateways of 4G with their administration sockets, as they have no SBI either.
+    gateways: Vec<(epc::Spgw, oam::OamServer)>,
     /// Units of a gNB.
     units: Vec<gnb::Unit>,
     store: Option<Arc<dyn Store>>,
@@ -270,7 +271,16 @@ impl Core {
             false => env.secured(&config.sbi, nrf_is_local).context("sbi.trust")?,
         };
         let (running, units) = (Vec::new(), Vec::new());
-        Ok(Core { env, running, upf: None, spgw: None, taps: None, units, store: None, metrics: None })
+        Ok(Core {
+            env,
+            running,
+            upf: None,
+            gateways: Vec::new(),
+            taps: None,
+            units,
+            store: None,
+            metrics: None,
+        })
     }
 
     async fn start_all(&mut self, config: &Config, names: &[&str]) -> anyhow::Result<()> {
@@ -281,6 +291,9 @@ impl Core {
     }
 
     async fn start(&mut self, config: &Config, name: &str) -> anyhow::Result<()> {
+        if let Some(node) = epc::Node::named(name) {
+            return self.start_gateway(config, node).await;
+        }
         let env = self.env.clone();
         let running = match name {
             "nrf" => nrf::start(config.nrf.clone(), env).await?,
@@ -299,15 +312,6 @@ impl Core {
                 self.upf = Some((upf, server));
                 return Ok(());
             }
-            "spgw" => {
-                let section = config.spgw.clone().context("the configuration has no section `spgw`")?;
-                let spgw = epc::Spgw::start(section, &config.run_dir.join("spgw.restarts")).await?;
-                let path = oam::socket_path(&config.run_dir, "spgw");
-                let served = spgw.oam().serve(&path);
-                let server = served.with_context(|| format!("cannot serve {}", path.display()))?;
-                self.spgw = Some((spgw, server));
-                return Ok(());
-            }
             unit @ ("cu" | "du") => {
                 self.units.push(gnb::Unit::start(unit, config, self.taps.as_ref()).await?);
                 return Ok(());
@@ -317,6 +321,19 @@ impl Core {
             other => bail!("no such network function: {other}"),
         };
         self.running.push(running);
+        Ok(())
+    }
+
+    async fn start_gateway(&mut self, config: &Config, node: epc::Node) -> anyhow::Result<()> {
+        let name = node.name();
+        let section = config.gateway(node).cloned();
+        let section = section.with_context(|| format!("the configuration has no section `{name}`"))?;
+        let restarts = config.run_dir.join(format!("{name}.restarts"));
+        let gateway = epc::Spgw::start(node, section, &restarts).await?;
+        let path = oam::socket_path(&config.run_dir, name);
+        let served = gateway.oam().serve(&path);
+        let server = served.with_context(|| format!("cannot serve {}", path.display()))?;
+        self.gateways.push((gateway, server));
         Ok(())
     }
 
@@ -360,7 +377,7 @@ impl Core {
         while let Some(running) = self.running.pop() {
             running.stop().await;
         }
-        drop(self.spgw.take());
+        self.gateways.clear();
         if let Some((upf, server)) = self.upf.take() {
             drop(server);
             upf.stop().await;
@@ -373,13 +390,14 @@ impl Core {
 /// Checks that what is run by its name only has a section.
 fn optional_sections(config: &Config, names: &[&str]) -> Result<(), Vec<config::Problem>> {
     let missing = |name: &&&str| match **name {
-        "spgw" => config.spgw.is_none(),
+        name if let Some(node) = epc::Node::named(name) => config.gateway(node).is_none(),
         "cu" => config.cu.is_none(),
         "du" => config.du.is_none(),
         _ => false,
     };
     let problem = |name: &&str| {
-        let document = if *name == "spgw" { "docs/epc.md" } else { "docs/split-ran.md" };
+        let is_gateway = EPC_SECTIONS.contains(name);
+        let document = if is_gateway { "docs/epc.md" } else { "docs/split-ran.md" };
         let message =
             format!("is missing: the godwit.yaml of the sources has an example, {document} explains it");
         config::Problem::at(1, name, message)

@@ -2,7 +2,8 @@
 //! §7.2.17).
 //!
 //! A new bearer is on the UPF before the MME hears of it, as the MME needs the UPF's tunnel. It buffers until the MME has named the
-//! eNB's, and is taken back if the MME refuses it.
+//! eNB's, and is taken back if the MME refuses it. A P-GW alone asks the S-GW instead of the MME. An S-GW alone passes on what either
+//! side asks for ([`serving`]).
 
 use std::sync::Arc;
 
@@ -12,11 +13,10 @@ use gtpv2c::value::tft::{Operation, Tft};
 use gtpv2c::value::*;
 use gtpv2c::{BearerInCreateRequest, BearerInUpdateRequest};
 use telemetry::counters::{Counter, Family};
-use types::BitRate;
 
-use super::create_session::filters;
-use super::{cause_of, delete_session, find, modify};
-use crate::bearer::{Bearer, Slot, Tunnel, is_gbr};
+use super::create_session::{filters, rates};
+use super::{Subject, cause_of, delete_session, find, modify, serving};
+use crate::bearer::{Bearer, S5Tunnel, Slot, Tunnel, is_gbr};
 use crate::context::{Gateway, Pdn, Ue, UeState};
 use crate::gtpc::GtpcError;
 use crate::rules::{self, Downlink};
@@ -53,19 +53,30 @@ pub(crate) async fn create(gateway: &Gateway, ue: &Ue, wanted: Wanted) -> Result
 
 async fn create_counted(gateway: &Gateway, ue: &Ue, wanted: Wanted) -> Result<Ebi, Cause> {
     let filters = filters(&wanted.tft)?;
-    let (mme, number, charging_id, request) = {
+    let (peer, number, charging_id, request) = {
         let mut state = ue.state.lock().await;
         let mme = state.mme;
         let pdn = state.pdn(wanted.linked).ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
+        // An S-GW alone has no say.
+        let peer = pdn.upward(mme).filter(|_| pdn.role.is_pgw()).ok_or(CauseValue::SERVICE_NOT_SUPPORTED)?;
         let slot = pdn.free_slot().ok_or(CauseValue::NO_RESOURCES)?;
         let charging_id = gateway.ues.charging_id();
-        let bearer =
-            Bearer { slot, ebi: Ebi(0), qos: wanted.qos, filters, charging_id, own: None, enb: None };
+        let bearer = Bearer {
+            slot,
+            ebi: Ebi(0),
+            qos: wanted.qos,
+            filters,
+            charging_id,
+            own: None,
+            access: None,
+            s5: S5Tunnel::default(),
+        };
         let own = add(gateway, pdn, bearer).await.map_err(cause_of)?;
+        let s1u = Some(own.f_teid(InterfaceType::S1U_SGW));
         let context = BearerInCreateRequest {
             ebi: Ebi(0),
             tft: wanted.tft,
-            s1u_sgw_f_teid: Some(own.f_teid(InterfaceType::S1U_SGW)),
+            s1u_sgw_f_teid: s1u.filter(|_| pdn.role.is_sgw()),
             s5s8u_pgw_f_teid: Some(own.f_teid(InterfaceType::S5S8_PGW_GTPU)),
             qos: wanted.qos,
             charging_id: Some(ChargingId(charging_id)),
@@ -74,28 +85,24 @@ async fn create_counted(gateway: &Gateway, ue: &Ue, wanted: Wanted) -> Result<Eb
         let bearers = vec![context];
         let request =
             CreateBearerRequest { pti: wanted.pti, linked_ebi: wanted.linked, bearers, ..Default::default() };
-        (mme, pdn.number, charging_id, request)
+        (peer, pdn.number, charging_id, request)
     };
     let answer = match wanted.command {
-        Some(command) => gateway.gtpc.request_triggered(command, mme, request).await,
-        None => gateway.gtpc.request(mme, request).await,
+        Some(command) => gateway.gtpc.request_triggered(command, peer, request).await,
+        None => gateway.gtpc.request(peer, request).await,
     };
     let accepted = accepted(answer);
     let mut state = ue.state.lock().await;
     let taken: Vec<Ebi> = state.pdns.iter().flat_map(|pdn| &pdn.bearers).map(|bearer| bearer.ebi).collect();
     // The UE may have attached again meanwhile.
-    let pdn = state.pdns.iter_mut().find(|pdn| pdn.number == number).ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
+    let pdn = state.numbered(number).ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
     let at = pdn.bearers.iter().position(|bearer| bearer.charging_id == charging_id);
     let at = at.ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
     let result = match accepted {
         Ok((ebi, _)) if taken.contains(&ebi) => Err(CauseValue::INVALID_REPLY_FROM_REMOTE_PEER.into()),
-        Ok((ebi, enb)) => {
+        Ok((ebi, access)) => {
             pdn.bearers[at].ebi = ebi;
-            pdn.bearers[at].enb = enb;
-            let slot = pdn.bearers[at].slot;
-            let to = |enb| Downlink::To { enb, end_marker: false };
-            let change = rules::change_downlink([(slot, enb.map_or(Downlink::Buffered, to))]);
-            modify(gateway, pdn, change).await.map(|_| ebi).map_err(|error| cause_of(error).into())
+            connect(gateway, pdn, at, access).await.map(|()| ebi).map_err(|error| cause_of(error).into())
         }
         Err(cause) => Err(cause),
     };
@@ -105,43 +112,59 @@ async fn create_counted(gateway: &Gateway, ue: &Ue, wanted: Wanted) -> Result<Eb
         if let Ok((ebi, _)) = accepted {
             let request = DeleteBearerRequest { ebis: vec![ebi], ..Default::default() };
             drop(state);
-            if let Err(error) = gateway.gtpc.request(mme, request).await {
-                tracing::debug!(imsi = %ue.imsi, %error, "the MME does not hear of the end of a bearer");
+            if let Err(error) = gateway.gtpc.request(peer, request).await {
+                tracing::debug!(imsi = %ue.imsi, %error, "the neighbour does not hear of the end of a bearer");
             }
         }
     }
     result
 }
 
+/// Names the far end of a new bearer's tunnel; `None`: it has none yet.
+pub(super) async fn connect(
+    gateway: &Gateway,
+    pdn: &mut Pdn,
+    at: usize,
+    access: Option<Tunnel>,
+) -> Result<(), n4::N4Error> {
+    pdn.bearers[at].access = access;
+    let to = |access| Downlink::To { access, end_marker: false };
+    let downlink = access.map_or(Downlink::Buffered, to);
+    let change = rules::change_downlink(pdn.role, [(pdn.bearers[at].slot, downlink)]);
+    modify(gateway, pdn, change).await.map(drop)
+}
+
 /// Adds a bearer to a PDN connection and its UPF. Returns the UPF's end of its tunnel.
-async fn add(gateway: &Gateway, pdn: &mut Pdn, bearer: Bearer) -> Result<Tunnel, n4::N4Error> {
+pub(super) async fn add(gateway: &Gateway, pdn: &mut Pdn, bearer: Bearer) -> Result<Tunnel, n4::N4Error> {
     let slot = bearer.slot;
     let change = pdn.rules(gateway).add_bearer(&bearer);
     pdn.bearers.push(bearer);
     let at = pdn.bearers.len() - 1;
-    let own = match gateway.n4.request(pdn.upf.address, pdn.seids(), change).await {
+    let (own, s5) = match gateway.n4.request(pdn.upf.address, pdn.seids(), change).await {
         Ok(pfcp::Message::SessionModificationResponse(response)) => {
-            rules::chosen(&response.created_pdrs, slot)
+            let created = &response.created_pdrs;
+            (rules::chosen(created, slot), rules::chosen_s5(created, slot).filter(|_| !pdn.role.is_pgw()))
         }
-        Ok(_) => None,
+        Ok(_) => (None, None),
         Err(error) => {
             pdn.bearers.pop();
             return Err(error);
         }
     };
     match own {
-        Some(own) => {
+        Some(own) if pdn.role.is_pgw() || s5.is_some() => {
             pdn.bearers[at].own = Some(own);
+            pdn.bearers[at].s5.own = s5;
             Ok(own)
         }
-        None => {
+        _ => {
             take_away(gateway, pdn, at).await;
             Err(n4::N4Error::Unusable)
         }
     }
 }
 
-/// The identity that the MME gave, and the eNB's end.
+/// The identity that the MME gave, and the eNB's or S-GW's end.
 fn accepted(answer: Result<Message, GtpcError>) -> Result<(Ebi, Option<Tunnel>), Cause> {
     let response = match answer {
         Ok(Message::CreateBearerResponse(response)) => response,
@@ -156,36 +179,31 @@ fn accepted(answer: Result<Message, GtpcError>) -> Result<(Ebi, Option<Tunnel>),
     };
     match context.cause.is_accepted() {
         true if (5..=15).contains(&context.ebi.0) => {
-            Ok((context.ebi, context.s1u_enb_f_teid.and_then(Tunnel::of)))
+            let access = context.s1u_enb_f_teid.or(context.s5s8u_sgw_f_teid);
+            Ok((context.ebi, access.and_then(Tunnel::of)))
         }
         true => Err(CauseValue::INVALID_REPLY_FROM_REMOTE_PEER.into()),
         false => Err(context.cause),
     }
 }
 
-/// Takes a dedicated bearer away, without the MME.
-async fn take_away(gateway: &Gateway, pdn: &mut Pdn, at: usize) {
+/// Takes a dedicated bearer away, without the neighbours.
+pub(super) async fn take_away(gateway: &Gateway, pdn: &mut Pdn, at: usize) {
     let bearer = pdn.bearers.remove(at);
     REMOVED.inc();
     // Set up again, the PDN connection would be without this bearer, too.
-    if let Err(error) = modify(gateway, pdn, rules::remove_bearer(&bearer)).await {
+    if let Err(error) = modify(gateway, pdn, rules::remove_bearer(pdn.role, &bearer)).await {
         tracing::debug!(%error, "bearer not removed on the UPF");
     }
 }
 
-/// Takes the dedicated bearer with this identity away, without the MME; whether there was one.
-pub(super) async fn remove(gateway: &Gateway, state: &mut UeState, ebi: Ebi) -> bool {
-    if state.bearer(ebi).is_none() {
-        return false;
+/// Takes the dedicated bearer with this identity away, if there is one, without the neighbours.
+pub(super) async fn remove(gateway: &Gateway, pdn: &mut Pdn, ebi: Ebi) {
+    let mut bearers = pdn.bearers.iter();
+    let dedicated = bearers.position(|bearer| bearer.ebi == ebi && bearer.slot != Slot::DEFAULT);
+    if let Some(at) = dedicated.filter(|_| ebi != Ebi(0)) {
+        take_away(gateway, pdn, at).await;
     }
-    for pdn in &mut state.pdns {
-        let dedicated = pdn.bearers.iter().position(|bearer| bearer.ebi == ebi);
-        if let Some(at) = dedicated.filter(|at| *at > 0) {
-            take_away(gateway, pdn, at).await;
-            return true;
-        }
-    }
-    false
 }
 
 /// Ends dedicated bearers, or with a default one its PDN connection (TS 23.401 §5.4.4.1). They end whatever the MME says. `pti` is the
@@ -201,28 +219,31 @@ pub(crate) async fn delete(
     pti: Option<Pti>,
 ) -> Result<(), Cause> {
     // An identity may be given again while the MME is waited for, a charging ID is not.
-    let (mme, charging_ids, is_default) = {
+    let (peer, charging_ids, is_default) = {
         let mut state = ue.state.lock().await;
-        let (mut charging_ids, mut is_default) = (Vec::new(), false);
+        let mme = state.mme;
+        let (mut charging_ids, mut is_default, mut peer) = (Vec::new(), false, None);
         for ebi in &ebis {
-            let (_, bearer) = state.bearer(*ebi).ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
+            let (at, bearer) = state.bearer(*ebi).ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
             is_default |= bearer.slot == Slot::DEFAULT;
             charging_ids.push(bearer.charging_id);
+            // An S-GW alone has no say.
+            peer = state.pdns[at].upward(mme).filter(|_| state.pdns[at].role.is_pgw());
         }
-        if ebis.is_empty() || is_default && ebis.len() > 1 {
+        if is_default && ebis.len() > 1 {
             return Err(CauseValue::REJECTED.into());
         }
-        (state.mme, charging_ids, is_default)
+        (peer.ok_or(CauseValue::REJECTED)?, charging_ids, is_default)
     };
     let linked_ebi = ebis.first().copied().filter(|_| is_default);
     let ebis = if is_default { Vec::new() } else { ebis };
     let request = DeleteBearerRequest { linked_ebi, ebis, pti, ..Default::default() };
     let answer = match command {
-        Some(command) => gateway.gtpc.request_triggered(command, mme, request).await,
-        None => gateway.gtpc.request(mme, request).await,
+        Some(command) => gateway.gtpc.request_triggered(command, peer, request).await,
+        None => gateway.gtpc.request(peer, request).await,
     };
     if let Err(error) = answer {
-        tracing::debug!(imsi = %ue.imsi, %error, "the MME has not confirmed the end of a bearer");
+        tracing::debug!(imsi = %ue.imsi, %error, "the neighbour has not confirmed the end of a bearer");
     }
     let mut state = ue.state.lock().await;
     let mut at = 0;
@@ -230,7 +251,7 @@ pub(crate) async fn delete(
         let is_gone = |bearer: &Bearer| charging_ids.contains(&bearer.charging_id);
         if pdn.default_bearer().is_some_and(is_gone) {
             let pdn = state.pdns.remove(at);
-            delete_session::end(gateway, pdn).await;
+            delete_session::end_here(gateway, pdn).await;
             continue;
         }
         while let Some(bearer) = pdn.bearers.iter().position(is_gone) {
@@ -249,22 +270,34 @@ pub(crate) async fn delete_command(
     teid: u32,
     command: DeleteBearerCommand,
 ) {
-    let ue = gateway.ues.by_teid(teid);
-    let (mme, known) = match find(ue.as_ref(), id.peer.ip()).await {
-        Ok(mut state) => {
-            let mut is_dedicated =
-                |ebi: Ebi| state.bearer(ebi).is_some_and(|(_, bearer)| bearer.slot != Slot::DEFAULT);
-            let all = command.bearers.iter().map(|context| context.ebi);
-            let known: Vec<Ebi> = all.filter(|ebi| is_dedicated(*ebi)).collect();
-            (state.mme, known)
+    let subject = Subject::of(&gateway, teid);
+    let (peer, known, pgw) = match find(subject.as_ref(), id.peer.ip()).await {
+        Ok((state, peer)) => {
+            let asked = |bearer: &Bearer| command.bearers.iter().any(|context| context.ebi == bearer.ebi);
+            let mut pdns = state.pdns.iter().filter(|pdn| subject.as_ref().is_some_and(|all| all.has(pdn)));
+            let dedicated = |pdn: &Pdn| {
+                let bearers = pdn.bearers.iter().filter(|bearer| bearer.slot != Slot::DEFAULT);
+                bearers.filter(|bearer| asked(bearer)).map(|bearer| bearer.ebi).collect::<Vec<_>>()
+            };
+            // A command is about one PDN connection.
+            let found = pdns.find_map(|pdn| {
+                let known = dedicated(pdn);
+                (!known.is_empty()).then(|| (known, serving::pgw_of(pdn)))
+            });
+            let (known, pgw) = found.unwrap_or_default();
+            (peer, known, pgw)
         }
         Err((teid, cause)) => return gateway.gtpc.reject(id, teid, cause),
     };
-    let Some(ue) = ue else { return };
-    if let Err(cause) = delete(&gateway, &ue, known, Some(id), None).await {
-        let cause =
-            if cause.value == CauseValue::REJECTED { CauseValue::CONTEXT_NOT_FOUND.into() } else { cause };
-        gateway.gtpc.reject(id, mme.teid, cause);
+    let Some(subject) = subject else { return };
+    if let Some(pgw) = pgw {
+        return serving::pass_on(gateway, id, peer, pgw, command.into()).await;
+    }
+    if known.is_empty() {
+        return gateway.gtpc.reject(id, peer.teid, CauseValue::CONTEXT_NOT_FOUND);
+    }
+    if let Err(cause) = delete(&gateway, subject.ue(), known, Some(id), None).await {
+        gateway.gtpc.reject(id, peer.teid, cause);
     }
 }
 
@@ -275,17 +308,27 @@ pub(crate) async fn resource_command(
     teid: u32,
     command: BearerResourceCommand,
 ) {
-    let ue = gateway.ues.by_teid(teid);
-    let mme = match find(ue.as_ref(), id.peer.ip()).await {
-        Ok(state) => state.mme,
+    let subject = Subject::of(&gateway, teid);
+    let (peer, pgw) = match find(subject.as_ref(), id.peer.ip()).await {
+        Ok((mut state, peer)) => match its_pdn(subject.as_ref(), &mut state, command.linked_ebi) {
+            Some(pdn) => (peer, serving::pgw_of(pdn)),
+            None => {
+                let cause = CauseValue::CONTEXT_NOT_FOUND.into();
+                return refuse_resource(&gateway, id, peer.teid, &command, cause);
+            }
+        },
         Err((teid, cause)) => return refuse_resource(&gateway, id, teid, &command, cause),
     };
-    let Some(ue) = ue else { return };
-    let refuse = |cause: Cause| refuse_resource(&gateway, id, mme.teid, &command, cause);
+    let Some(subject) = subject else { return };
+    if let Some(pgw) = pgw {
+        return serving::pass_on(gateway, id, peer, pgw, command.into()).await;
+    }
+    let ue = subject.ue();
+    let refuse = |cause: Cause| refuse_resource(&gateway, id, peer.teid, &command, cause);
     let tad = command.tad.clone().unwrap_or_default();
     match (Tft::decode(&tad.0).map(|tft| tft.operation), command.flow_qos, command.ebi) {
         (Ok(Operation::Create(_)), Some(flow), None) => {
-            if !may_ask_for(&gateway, &ue, command.linked_ebi, flow).await {
+            if !may_ask_for(&gateway, ue, command.linked_ebi, flow).await {
                 return refuse(CauseValue::SERVICE_DENIED.into());
             }
             let wanted = Wanted {
@@ -296,22 +339,27 @@ pub(crate) async fn resource_command(
                 pti: Some(command.pti),
                 command: Some(id),
             };
-            if let Err(cause) = create(&gateway, &ue, wanted).await {
+            if let Err(cause) = create(&gateway, ue, wanted).await {
                 refuse(cause);
             }
         }
         (Ok(operation @ (Operation::DeleteFilters(_) | Operation::Delete)), _, Some(ebi)) => {
             // A bearer that keeps a filter would have to be updated, which this gateway does not do yet.
-            if !has_only(&ue, command.linked_ebi, ebi, &operation).await {
+            if !has_only(ue, command.linked_ebi, ebi, &operation).await {
                 return refuse(CauseValue::SERVICE_NOT_SUPPORTED.into());
             }
-            if let Err(cause) = delete(&gateway, &ue, vec![ebi], Some(id), Some(command.pti)).await {
+            if let Err(cause) = delete(&gateway, ue, vec![ebi], Some(id), Some(command.pti)).await {
                 refuse(cause);
             }
         }
         (Ok(_), ..) => refuse(CauseValue::SERVICE_NOT_SUPPORTED.into()),
         (Err(_), ..) => refuse(CauseValue::TAD_SYNTACTIC_ERROR.into()),
     }
+}
+
+/// The PDN connection with this default bearer, if the sender of a message may speak for it.
+fn its_pdn<'s>(subject: Option<&Subject>, state: &'s mut UeState, linked: Ebi) -> Option<&'s mut Pdn> {
+    state.pdn(linked).filter(|pdn| subject.is_some_and(|subject| subject.has(pdn)))
 }
 
 /// Whether a UE gets this QoS by asking for it: guaranteed rates only as far as its APN allows.
@@ -360,22 +408,26 @@ pub(crate) async fn modify_command(
     teid: u32,
     command: ModifyBearerCommand,
 ) {
-    let ue = gateway.ues.by_teid(teid);
+    let subject = Subject::of(&gateway, teid);
     let ebi = command.bearer.ebi;
-    let (mme, qos) = match find(ue.as_ref(), id.peer.ip()).await {
-        Ok(mut state) => {
-            let mme = state.mme;
-            let Some(pdn) = state.pdn(ebi) else {
-                return gateway.gtpc.reject(id, mme.teid, CauseValue::CONTEXT_NOT_FOUND);
+    let (peer, qos, pgw) = match find(subject.as_ref(), id.peer.ip()).await {
+        Ok((mut state, peer)) => {
+            let Some(pdn) = its_pdn(subject.as_ref(), &mut state, ebi) else {
+                return gateway.gtpc.reject(id, peer.teid, CauseValue::CONTEXT_NOT_FOUND);
             };
-            (mme, command.bearer.qos.or(pdn.default_bearer().map(|bearer| bearer.qos)))
+            let qos = command.bearer.qos.or(pdn.default_bearer().map(|bearer| bearer.qos));
+            (peer, qos, serving::pgw_of(pdn))
         }
         Err((teid, cause)) => return gateway.gtpc.reject(id, teid, cause),
     };
-    let Some(ue) = ue else { return };
+    let Some(subject) = subject else { return };
+    if let Some(pgw) = pgw {
+        return serving::pass_on(gateway, id, peer, pgw, command.into()).await;
+    }
+    let ue = subject.ue();
     let bearers = vec![BearerInUpdateRequest { ebi, qos, ..Default::default() }];
     let request = UpdateBearerRequest { bearers, apn_ambr: command.apn_ambr, ..Default::default() };
-    let answer = gateway.gtpc.request_triggered(id, mme, request).await;
+    let answer = gateway.gtpc.request_triggered(id, peer, request).await;
     let is_accepted =
         matches!(answer, Ok(Message::UpdateBearerResponse(answer)) if answer.cause.is_accepted());
     if !is_accepted {
@@ -383,11 +435,7 @@ pub(crate) async fn modify_command(
     }
     let mut state = ue.state.lock().await;
     let Some(pdn) = state.pdn(ebi) else { return };
-    let rate = |kbps: u32| BitRate::from_kbps(kbps.into());
-    pdn.ambr = types::Ambr {
-        uplink: rate(command.apn_ambr.uplink_kbps),
-        downlink: rate(command.apn_ambr.downlink_kbps),
-    };
+    pdn.ambr = rates(command.apn_ambr);
     if let (Some(qos), Some(default)) = (qos, pdn.bearers.first_mut()) {
         default.qos = qos;
     }

@@ -1,5 +1,8 @@
 //! Create Session (TS 29.274 §7.2.1, TS 23.401 §5.3.2.1 steps 12 to 16): attach, a further PDN connection, or the move of a UE from
 //! another S-GW, with the bearers it has.
+//!
+//! An MME sends it for a P-GW that it names: this gateway, or another one, of which this is then the S-GW ([`serving`]). An S-GW sends it
+//! to this P-GW.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,10 +20,10 @@ use pfcp::Message;
 use telemetry::counters::{Counter, Family};
 use types::{BitRate, Dnn, PduSessionType};
 
-use super::{cause_of, delete_session, missing};
-use crate::bearer::{Bearer, Slot, Tunnel};
+use super::{cause_of, delete_session, missing, serving, sgw_change};
+use crate::bearer::{Bearer, S5Tunnel, Slot, Tunnel};
 use crate::config::ApnConfig;
-use crate::context::{Gateway, Network, Paging, Pdn, Ue, UeState, UpfSession};
+use crate::context::{Gateway, Network, Paging, Pdn, Peer, Role, Ue, UeState, UpfSession};
 use crate::filters::Filter;
 use crate::rules;
 
@@ -29,13 +32,13 @@ static CREATED: Counter = Counter::new("epc_session_created");
 static REFUSED: Family = Family::new("epc_session_refused", "cause");
 
 /// Rates of an APN for which the MME names none.
-const DEFAULT_AMBR: types::Ambr =
+pub(super) const DEFAULT_AMBR: types::Ambr =
     types::Ambr { uplink: BitRate::from_kbps(1_000_000), downlink: BitRate::from_kbps(1_000_000) };
 
 /// Answers a request.
 pub(crate) async fn handle(gateway: Arc<Gateway>, id: RequestId, teid: u32, request: CreateSessionRequest) {
     REQUESTED.inc();
-    let mme = request.sender_f_teid;
+    let sender = request.sender_f_teid;
     let result = create(&gateway, teid, &request).await;
     let response = result.unwrap_or_else(|cause| {
         REFUSED.inc(&cause.value.0.to_string());
@@ -47,47 +50,97 @@ pub(crate) async fn handle(gateway: Arc<Gateway>, id: RequestId, teid: u32, requ
         gateway.gtpc.watch(id.peer.ip());
     }
     let response = CreateSessionResponse { recovery: Some(gateway.gtpc.restart_counter()), ..response };
-    gateway.gtpc.respond(id, mme.teid, response);
+    gateway.gtpc.respond(id, sender.teid, response);
 }
 
 async fn create(
-    gateway: &Gateway,
+    gateway: &Arc<Gateway>,
     teid: u32,
     request: &CreateSessionRequest,
 ) -> Result<CreateSessionResponse, Cause> {
     let imsi = request.imsi.ok_or_else(|| missing(ie::IMSI))?;
-    if request.sender_f_teid.address().is_none() || request.sender_f_teid.teid == 0 {
+    let sender = Peer::now(request.sender_f_teid);
+    if sender.f_teid.address().is_none() || sender.f_teid.teid == 0 {
         let offending_ie = Some(gtpv2c::OffendingIe::new(ie::F_TEID, 0));
         return Err(Cause { offending_ie, ..CauseValue::MANDATORY_IE_INCORRECT.into() });
     }
-    // A UE that moves here keeps its P-GW, which this gateway cannot be for it.
-    if request.pgw_f_teid.is_some_and(|pgw| pgw.teid != 0 && pgw.address() != Some(gateway.gtpc.local().ip()))
-    {
-        return Err(CauseValue::RELOCATION_FAILURE.into());
-    }
-    let (apn, network) = network(gateway, &request.apn).ok_or(CauseValue::UNKNOWN_APN)?;
+    let is_s5 = sender.f_teid.interface == InterfaceType::S5S8_SGW_GTPC;
+    let role = role(gateway, request, sender, is_s5)?;
+    // The P-GW knows the UE already, which has moved here from another S-GW.
+    let moved = request.pgw_f_teid.filter(|pgw| !is_s5 && pgw.teid != 0);
     let default = default_bearer(request)?;
-    let (pdn_type, type_cause) = select_type(network, request)?;
-    let bearers = bearers(gateway, request, default)?;
+    let (apn, network) = match role.is_pgw() {
+        true => network(gateway, &request.apn).map(|(apn, network)| (apn, Some(network))),
+        false => request.apn.0.parse().ok().map(|apn| (apn, None)),
+    }
+    .ok_or(CauseValue::UNKNOWN_APN)?;
+    let (pdn_type, type_cause) = match network {
+        Some(network) => select_type(network, request)?,
+        None => (serving::asked_type(request), CauseValue::ACCEPTED),
+    };
+    let bearers = bearers(gateway, request, default, role)?;
     loop {
-        let ue = gateway.ues.of_imsi(imsi, request.sender_f_teid);
+        let ue = gateway.ues.of_imsi(imsi);
         let mut state = ue.state.lock().await;
         // It has just ended its last PDN connection.
         if state.gone {
             continue;
         }
         // The MME believes that the UE has PDN connections here, perhaps of before a restart.
-        if teid != 0 && teid != ue.teid {
+        if !is_s5 && teid != 0 && teid != ue.teid {
             delete_session::forget_if_empty(gateway, &ue, &mut state);
             return Err(CauseValue::CONTEXT_NOT_FOUND.into());
         }
-        replace_former(gateway, teid, &ue, &mut state, request, default).await;
-        let result = add(gateway, &ue, &mut state, &apn, network, pdn_type, bearers, request).await;
+        let is_attach = !is_s5 && teid != ue.teid && moved.is_none();
+        let own_pdn = moved.filter(|_| role == Role::Both).map(|pgw| pgw.teid);
+        replace_former(gateway, &mut state, is_attach, own_pdn, request, default).await;
+        if !is_s5 {
+            if state.mme.is_none_or(|mme| mme.f_teid != sender.f_teid) || is_attach {
+                state.mme = Some(sender);
+            }
+            if is_attach {
+                state.set_paging(Paging::No);
+            }
+        }
+        let new = NewPdn { apn: apn.clone(), role, pdn_type, bearers: bearers.clone() };
+        let result = match (own_pdn, network) {
+            (Some(teid), _) => sgw_change::come_back(gateway, &ue, &mut state, teid, request).await,
+            (None, Some(network)) => add(gateway, &ue, &mut state, network, new, request).await,
+            (None, None) => serving::add(gateway, &ue, &mut state, new, request).await,
+        };
         if result.is_err() {
             delete_session::forget_if_empty(gateway, &ue, &mut state);
         }
-        return result.map(|response| CreateSessionResponse { cause: type_cause.into(), ..response });
+        return result.map(|response| match response.cause.value {
+            CauseValue::ACCEPTED => CreateSessionResponse { cause: type_cause.into(), ..response },
+            _ => response,
+        });
     }
+}
+
+/// What this gateway is for the new PDN connection.
+fn role(gateway: &Gateway, request: &CreateSessionRequest, sender: Peer, is_s5: bool) -> Result<Role, Cause> {
+    let own = gateway.gtpc.local().ip();
+    // An MME may leave out whom it means if there is one only.
+    let remote = request.pgw_f_teid.filter(|pgw| pgw.address().is_some_and(|pgw| pgw != own));
+    let role = match (is_s5, remote) {
+        (true, _) => Role::Pgw { sgw: sender },
+        (false, Some(pgw)) => Role::Sgw { pgw: Peer { f_teid: pgw, ..sender }, knows_us: false },
+        (false, None) => Role::Both,
+    };
+    let node = gateway.node;
+    match role.is_sgw() && !node.is_sgw() || role.is_pgw() && !node.is_pgw() {
+        true => Err(CauseValue::SERVICE_NOT_SUPPORTED.into()),
+        false => Ok(role),
+    }
+}
+
+/// What was found out about a PDN connection before it is set up.
+pub(super) struct NewPdn {
+    pub apn: Dnn,
+    pub role: Role,
+    pub pdn_type: PduSessionType,
+    pub bearers: Vec<Bearer>,
 }
 
 /// The access point of a name, whose operator identifier does not count (TS 23.003 §9.1.2).
@@ -152,15 +205,25 @@ fn select_type(
 }
 
 /// The bearers of the request, the default one first.
-fn bearers(gateway: &Gateway, request: &CreateSessionRequest, default: Ebi) -> Result<Vec<Bearer>, Cause> {
+fn bearers(
+    gateway: &Gateway,
+    request: &CreateSessionRequest,
+    default: Ebi,
+    role: Role,
+) -> Result<Vec<Bearer>, Cause> {
     let (first, others): (Vec<_>, Vec<_>) =
         request.bearers_to_be_created.iter().partition(|context| context.ebi == default);
     let slots = (0..Slot::COUNT).map(Slot);
-    slots.zip(first.into_iter().chain(others)).map(|(slot, context)| bearer(gateway, slot, context)).collect()
+    slots
+        .zip(first.into_iter().chain(others))
+        .map(|(slot, context)| bearer(gateway, slot, context, role))
+        .collect()
 }
 
-fn bearer(gateway: &Gateway, slot: Slot, context: &BearerToBeCreated) -> Result<Bearer, Cause> {
+fn bearer(gateway: &Gateway, slot: Slot, context: &BearerToBeCreated, role: Role) -> Result<Bearer, Cause> {
     let filters = match &context.tft {
+        // Only a P-GW looks into packets.
+        _ if !role.is_pgw() => Vec::new(),
         Some(tft) if slot != Slot::DEFAULT => filters(tft)?,
         _ if slot != Slot::DEFAULT => return Err(missing(ie::BEARER_TFT)),
         _ => Vec::new(),
@@ -172,7 +235,12 @@ fn bearer(gateway: &Gateway, slot: Slot, context: &BearerToBeCreated) -> Result<
         filters,
         charging_id: gateway.ues.charging_id(),
         own: None,
-        enb: context.s1u_enb_f_teid.and_then(Tunnel::of),
+        access: match role {
+            Role::Pgw { .. } => context.s5s8u_sgw_f_teid,
+            _ => context.s1u_enb_f_teid,
+        }
+        .and_then(Tunnel::of),
+        s5: S5Tunnel { own: None, pgw: context.s5s8u_pgw_f_teid.and_then(Tunnel::of) },
     })
 }
 
@@ -184,51 +252,41 @@ pub(super) fn filters(tft: &Octets) -> Result<Vec<Filter>, Cause> {
     filters.map_err(|_| CauseValue::FILTER_SEMANTIC_ERRORS.into())
 }
 
-/// A request without our TEID is an attach: what the UE had is over. One for a default bearer that there is replaces its PDN
-/// connection (§7.2.1). Neither is told to the MME.
+/// An attach ends what the UE had. Otherwise a request for a default bearer that there is replaces its PDN connection (§7.2.1), unless
+/// that is `own_pdn`, of which this is the P-GW and is to be the S-GW as well. Neither is told to the MME.
 async fn replace_former(
-    gateway: &Gateway,
-    teid: u32,
-    ue: &Ue,
+    gateway: &Arc<Gateway>,
     state: &mut UeState,
+    is_attach: bool,
+    own_pdn: Option<u32>,
     request: &CreateSessionRequest,
     default: Ebi,
 ) {
-    let is_attach = teid != ue.teid;
+    let ebis: Vec<Ebi> = request.bearers_to_be_created.iter().map(|context| context.ebi).collect();
     let mut at = 0;
     while let Some(pdn) = state.pdns.get(at) {
-        let ebis = || request.bearers_to_be_created.iter().map(|context| context.ebi);
         let is_replaced = is_attach
             || pdn.default_bearer().is_some_and(|bearer| bearer.ebi == default)
-            || pdn.bearers.iter().any(|bearer| ebis().any(|ebi| ebi == bearer.ebi));
-        if is_replaced {
+            || pdn.bearers.iter().any(|bearer| ebis.contains(&bearer.ebi));
+        if is_replaced && own_pdn != Some(pdn.number as u32) {
             let pdn = state.pdns.remove(at);
             delete_session::end(gateway, pdn).await;
         } else {
             at += 1;
         }
     }
-    if state.mme != request.sender_f_teid || is_attach {
-        state.mme = request.sender_f_teid;
-        state.mme_since = time::now().into_std();
-    }
-    if is_attach {
-        state.set_paging(Paging::No);
-    }
 }
 
-/// Allocates addresses, sets up the user plane, and notes the PDN connection.
-#[allow(clippy::too_many_arguments, reason = "what was found out about one request")]
+/// Allocates addresses, sets up the user plane, and notes the PDN connection, of which this is the P-GW.
 async fn add(
     gateway: &Gateway,
     ue: &Ue,
     state: &mut UeState,
-    apn: &Dnn,
     network: &Network,
-    pdn_type: PduSessionType,
-    bearers: Vec<Bearer>,
+    new: NewPdn,
     request: &CreateSessionRequest,
 ) -> Result<CreateSessionResponse, Cause> {
+    let NewPdn { apn, role, pdn_type, bearers } = new;
     let number = gateway.ues.add_pdn(ue, gateway.config.limits.sessions).ok_or(CauseValue::NO_RESOURCES)?;
     let wanted = wanted_addresses(request);
     let allocated =
@@ -240,11 +298,7 @@ async fn add(
             PoolError::Foreign => CauseValue::REJECTED,
         }
     })?;
-    let rate = |kbps: u32| BitRate::from_kbps(kbps.into());
-    let ambr = request.apn_ambr.map_or(DEFAULT_AMBR, |ambr| types::Ambr {
-        uplink: rate(ambr.uplink_kbps),
-        downlink: rate(ambr.downlink_kbps),
-    });
+    let ambr = request.apn_ambr.map_or(DEFAULT_AMBR, rates);
     let upf = match gateway.n4.select_upf() {
         Ok(address) => UpfSession { address, seid: 0, epoch: 0, n4u: None },
         Err(error) => {
@@ -253,16 +307,22 @@ async fn add(
             return Err(cause_of(error).into());
         }
     };
-    let mut pdn = Pdn { number, apn: apn.clone(), pdn_type, addresses, ambr, bearers, upf, solicited: None };
+    let mut pdn = Pdn { number, role, apn, pdn_type, addresses, ambr, bearers, upf, solicited: None };
     if let Err(error) = establish(gateway, &mut pdn).await {
         tracing::warn!(imsi = %ue.imsi, %error, "PDN connection not established on a UPF");
         // A session that we cannot use does not stay on the UPF.
-        delete_session::end(gateway, pdn).await;
+        delete_session::end_here(gateway, pdn).await;
         return Err(cause_of(error).into());
     }
     let response = accept(gateway, ue, &pdn, &network.config, request);
     state.pdns.push(pdn);
     Ok(response)
+}
+
+/// Rates as the UPF gets them.
+pub(super) fn rates(ambr: Ambr) -> types::Ambr {
+    let rate = |kbps: u32| BitRate::from_kbps(kbps.into());
+    types::Ambr { uplink: rate(ambr.uplink_kbps), downlink: rate(ambr.downlink_kbps) }
 }
 
 /// A requested address (TS 29.274 §8.14); zeros ask for any.
@@ -274,7 +334,7 @@ fn wanted_addresses(request: &CreateSessionRequest) -> Addresses {
 }
 
 /// Session establishment on the UPF, which chooses the tunnels.
-async fn establish(gateway: &Gateway, pdn: &mut Pdn) -> Result<(), n4::N4Error> {
+pub(super) async fn establish(gateway: &Gateway, pdn: &mut Pdn) -> Result<(), n4::N4Error> {
     let request = pdn.rules(gateway).establishment(None);
     let answer = gateway.n4.request(pdn.upf.address, pdn.seids(), request).await?;
     let Message::SessionEstablishmentResponse(response) = answer else { return Err(n4::N4Error::Unusable) };
@@ -283,13 +343,18 @@ async fn establish(gateway: &Gateway, pdn: &mut Pdn) -> Result<(), n4::N4Error> 
     pdn.upf.n4u = rules::chosen_n4u(&response.created_pdrs);
     for bearer in &mut pdn.bearers {
         bearer.own = Some(rules::chosen(&response.created_pdrs, bearer.slot).ok_or(n4::N4Error::Unusable)?);
+        if !pdn.role.is_pgw() {
+            let own = rules::chosen_s5(&response.created_pdrs, bearer.slot).ok_or(n4::N4Error::Unusable)?;
+            bearer.s5.own = Some(own);
+        }
     }
-    if pdn.pdn_type.has_ipv6() && pdn.upf.n4u.is_none() {
+    if pdn.role.is_pgw() && pdn.pdn_type.has_ipv6() && pdn.upf.n4u.is_none() {
         return Err(n4::N4Error::Unusable);
     }
     Ok(())
 }
 
+/// The answer about a new PDN connection of which this is the P-GW.
 fn accept(
     gateway: &Gateway,
     ue: &Ue,
@@ -297,32 +362,45 @@ fn accept(
     network: &ApnConfig,
     request: &CreateSessionRequest,
 ) -> CreateSessionResponse {
-    let pgw = |teid| FTeid::new(InterfaceType::S5S8_PGW_GTPC, teid, gateway.gtpc.local().ip());
-    // In one gateway with the S-GW nobody sends to the P-GW's tunnel. The MME gives both to an S-GW to which the UE moves.
-    let created = pdn.bearers.iter().map(|bearer| BearerCreated {
-        ebi: bearer.ebi,
-        cause: CauseValue::ACCEPTED.into(),
-        s1u_sgw_f_teid: bearer.own.map(|own| own.f_teid(InterfaceType::S1U_SGW)),
-        s5s8u_pgw_f_teid: bearer.own.map(|own| own.f_teid(InterfaceType::S5S8_PGW_GTPU)),
-        qos: Some(bearer.qos),
-        charging_id: Some(ChargingId(bearer.charging_id)),
-        ..Default::default()
-    });
     CreateSessionResponse {
-        sender_f_teid: Some(ue.f_teid(gateway)),
-        pgw_f_teid: Some(pgw(ue.teid)),
         paa: Some(paa(pdn)),
         apn_restriction: Some(ApnRestriction(0)),
         apn_ambr: request.apn_ambr,
         linked_ebi: request.linked_ebi,
         pco: request.pco.as_ref().and_then(|asked| answer_pco(asked, network)),
-        bearers_created: created.collect(),
+        ..tunnels(gateway, ue, pdn)
+    }
+}
+
+/// The answer's tunnels, for control and of the bearers. An MME gives those of the P-GW to an S-GW to which the UE moves.
+pub(super) fn tunnels(gateway: &Gateway, ue: &Ue, pdn: &Pdn) -> CreateSessionResponse {
+    let is_s11 = pdn.role.is_sgw();
+    let bearers_created = pdn.bearers.iter().map(|bearer| {
+        let pgw = if pdn.role.is_pgw() { bearer.own } else { bearer.s5.pgw };
+        BearerCreated {
+            ebi: bearer.ebi,
+            cause: CauseValue::ACCEPTED.into(),
+            s1u_sgw_f_teid: bearer.own.filter(|_| is_s11).map(|own| own.f_teid(InterfaceType::S1U_SGW)),
+            s5s8u_pgw_f_teid: pgw.map(|pgw| pgw.f_teid(InterfaceType::S5S8_PGW_GTPU)),
+            qos: Some(bearer.qos),
+            charging_id: Some(ChargingId(bearer.charging_id)),
+            ..Default::default()
+        }
+    });
+    CreateSessionResponse {
+        cause: CauseValue::ACCEPTED.into(),
+        sender_f_teid: is_s11.then(|| ue.f_teid(gateway)),
+        pgw_f_teid: Some(match pdn.role {
+            Role::Sgw { pgw, .. } => pgw.f_teid,
+            _ => pdn.s5_f_teid(gateway, InterfaceType::S5S8_PGW_GTPC),
+        }),
+        bearers_created: bearers_created.collect(),
         ..Default::default()
     }
 }
 
 /// The UE's addresses. It makes its own of the prefix and the interface identifier (TS 23.401 §5.3.1.2.2).
-fn paa(pdn: &Pdn) -> Paa {
+pub(super) fn paa(pdn: &Pdn) -> Paa {
     let prefix = pdn.addresses.ipv6.map(|prefix| {
         let interface_id = u128::from(u64::from_be_bytes(pdn.interface_id()));
         Ipv6Prefix { address: (prefix.to_bits() | interface_id).into(), length: 64 }

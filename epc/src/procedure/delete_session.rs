@@ -1,50 +1,104 @@
 //! Delete Session (TS 29.274 §7.2.9.1, TS 23.401 §5.3.8): detach, or the end of one PDN connection.
+//!
+//! | way to end a PDN connection | P-GW, if another gateway is it | MME or S-GW |
+//! |---|---|---|
+//! | [`end_here`] | is not told: it has ended it, or has moved the UE elsewhere | is not told |
+//! | [`end`] | is told | is not told: it has asked, or has lost the UE |
+//! | [`end_lost`] | is told | is told, so that the UE asks for another one |
 
 use std::sync::Arc;
 
 use gtpv2c::endpoint::RequestId;
-use gtpv2c::ie;
-use gtpv2c::message::{DeleteSessionRequest, DeleteSessionResponse};
-use gtpv2c::value::{Cause, CauseValue};
+use gtpv2c::message::{DeleteBearerRequest, DeleteSessionRequest, DeleteSessionResponse};
+use gtpv2c::value::{Cause, CauseValue, FTeid, Indication};
+use gtpv2c::{Message, ie};
 use pfcp::message::SessionDeletionRequest;
 use telemetry::counters::Counter;
 
-use super::{find, missing};
-use crate::context::{Gateway, Pdn, Ue, UeState};
+use super::{Subject, find, missing};
+use crate::context::{Gateway, Pdn, Peer, Role, Ue, UeState};
 
 static DELETED: Counter = Counter::new("epc_session_deleted");
 static NOT_DELETED: Counter = Counter::new("epc_session_not_deleted_on_upf");
 
 /// Answers a request.
 pub(crate) async fn handle(gateway: Arc<Gateway>, id: RequestId, teid: u32, request: DeleteSessionRequest) {
-    let (teid, cause) = delete(&gateway, id, teid, &request).await;
+    let result = delete(&gateway, id, teid, &request).await;
+    let (teid, response) =
+        result.unwrap_or_else(|(teid, cause)| (teid, DeleteSessionResponse { cause, ..Default::default() }));
     let recovery = Some(gateway.gtpc.restart_counter());
-    gateway.gtpc.respond(id, teid, DeleteSessionResponse { cause, recovery, ..Default::default() });
+    gateway.gtpc.respond(id, teid, DeleteSessionResponse { recovery, ..response });
 }
 
-async fn delete(gateway: &Gateway, id: RequestId, teid: u32, request: &DeleteSessionRequest) -> (u32, Cause) {
-    let ue = gateway.ues.by_teid(teid);
-    let mut state = match find(ue.as_ref(), id.peer.ip()).await {
-        Ok(state) => state,
-        Err(refusal) => return refusal,
+async fn delete(
+    gateway: &Gateway,
+    id: RequestId,
+    teid: u32,
+    request: &DeleteSessionRequest,
+) -> Result<(u32, DeleteSessionResponse), (u32, Cause)> {
+    let subject = Subject::of(gateway, teid).ok_or((0, CauseValue::CONTEXT_NOT_FOUND.into()))?;
+    let (mut state, peer) = find(Some(&subject), id.peer.ip()).await?;
+    let is_s11 = matches!(subject, Subject::Ue(_));
+    if is_s11 && request.linked_ebi.is_none() {
+        return Err((peer.teid, missing(ie::EBI)));
+    }
+    let is_meant = |pdn: &Pdn| {
+        let default = pdn.default_bearer().map(|bearer| bearer.ebi);
+        request.linked_ebi.is_none_or(|linked| default == Some(linked))
     };
-    let mme = state.mme.teid;
-    let Some(linked) = request.linked_ebi else { return (mme, missing(ie::EBI)) };
-    let is_it = |pdn: &Pdn| pdn.default_bearer().is_some_and(|bearer| bearer.ebi == linked);
-    let Some(at) = state.pdns.iter().position(is_it) else {
-        return (mme, CauseValue::CONTEXT_NOT_FOUND.into());
+    // Of an S-GW's PDN connections the MME ends them, not the P-GW.
+    let is_senders = |pdn: &Pdn| subject.has(pdn) && (is_s11 || pdn.role.is_pgw());
+    let accepted = || DeleteSessionResponse { cause: CauseValue::ACCEPTED.into(), ..Default::default() };
+    let Some(at) = state.pdns.iter().position(|pdn| is_senders(pdn) && is_meant(pdn)) else {
+        // The UE has moved to another S-GW, which the PDN connection concerns now.
+        return match state.pdns.iter().any(is_meant) {
+            true => Ok((peer.teid, accepted())),
+            false => Err((peer.teid, CauseValue::CONTEXT_NOT_FOUND.into())),
+        };
     };
     let pdn = state.pdns.remove(at);
-    end(gateway, pdn).await;
-    if let Some(ue) = &ue {
-        forget_if_empty(gateway, ue, &mut state);
-    }
-    (mme, CauseValue::ACCEPTED.into())
+    // Without operation indication only the S-GW's part ends, because the UE has moved to another S-GW.
+    let ends_at_pgw = request.indication.is_some_and(|indication| indication.contains(Indication::OI));
+    let response = match pdn.role {
+        Role::Sgw { pgw, .. } if ends_at_pgw => end_at_pgw(gateway, pgw.f_teid, request).await,
+        _ => accepted(),
+    };
+    end_here(gateway, pdn).await;
+    forget_if_empty(gateway, subject.ue(), &mut state);
+    Ok((peer.teid, response))
+}
+
+/// Has the P-GW end a PDN connection. Whatever it says, the S-GW's part ends.
+async fn end_at_pgw(gateway: &Gateway, pgw: FTeid, request: &DeleteSessionRequest) -> DeleteSessionResponse {
+    // What concerns S11 only is left out.
+    let request = DeleteSessionRequest {
+        cause: None,
+        indication: None,
+        originating_node: None,
+        sender_f_teid: None,
+        ..request.clone()
+    };
+    let cause = match gateway.gtpc.request(pgw, request).await {
+        Ok(Message::DeleteSessionResponse(response)) => {
+            let cause = match response.cause.value {
+                // What is wanted is so.
+                CauseValue::CONTEXT_NOT_FOUND => CauseValue::ACCEPTED.into(),
+                _ => Cause { from_remote: true, ..response.cause },
+            };
+            return DeleteSessionResponse { cause, recovery: None, indication: None, ..response };
+        }
+        Ok(_) => CauseValue::INVALID_REPLY_FROM_REMOTE_PEER,
+        Err(error) => {
+            tracing::debug!(%error, "the P-GW does not confirm the end of a PDN connection");
+            CauseValue::REMOTE_PEER_NOT_RESPONDING
+        }
+    };
+    DeleteSessionResponse { cause: cause.into(), ..Default::default() }
 }
 
 /// Ends a PDN connection: on the UPF, then its addresses and its number are free. It ends here even if the UPF does not answer, and
 /// may then keep the session until it restarts.
-pub(crate) async fn end(gateway: &Gateway, pdn: Pdn) {
+pub(crate) async fn end_here(gateway: &Gateway, pdn: Pdn) {
     // After a restart of the UPF its SEID may be that of another session.
     if pdn.upf.seid != 0 && pdn.upf.epoch == gateway.n4.epoch(pdn.upf.address) {
         let deleted = gateway.n4.request(pdn.upf.address, pdn.seids(), SessionDeletionRequest {}).await;
@@ -53,16 +107,44 @@ pub(crate) async fn end(gateway: &Gateway, pdn: Pdn) {
             tracing::debug!(%error, "session not deleted on its UPF");
         }
     }
-    if let Some(network) = gateway.networks.get(&pdn.apn) {
+    if let (true, Some(network)) = (pdn.role.is_pgw(), gateway.networks.get(&pdn.apn)) {
         network.pool().release(net::time::now().into_std(), pdn.addresses);
     }
     gateway.ues.remove_pdn(pdn.number);
     DELETED.inc();
 }
 
-/// Ends all that a UE has.
-pub(crate) async fn end_all(gateway: &Gateway, ue: &Ue, state: &mut UeState) {
-    for pdn in std::mem::take(&mut state.pdns) {
+/// Ends a PDN connection here and at its P-GW, which is told on a task of its own.
+pub(crate) async fn end(gateway: &Arc<Gateway>, pdn: Pdn) {
+    if let Role::Sgw { pgw, .. } = pdn.role {
+        let linked_ebi = pdn.default_bearer().map(|bearer| bearer.ebi);
+        let request = DeleteSessionRequest { linked_ebi, ..Default::default() };
+        let gateway = gateway.clone();
+        tokio::spawn(async move { end_at_pgw(&gateway, pgw.f_teid, &request).await });
+    }
+    end_here(gateway, pdn).await;
+}
+
+/// Ends a PDN connection that this gateway can no longer serve. `mme` is the UE's.
+pub(crate) async fn end_lost(gateway: &Arc<Gateway>, mme: Option<Peer>, pdn: Pdn) {
+    if let Some(upward) = pdn.upward(mme) {
+        let linked_ebi = pdn.default_bearer().map(|bearer| bearer.ebi);
+        let cause = Some(CauseValue::REACTIVATION_REQUESTED.into());
+        let request = DeleteBearerRequest { linked_ebi, cause, ..Default::default() };
+        let gateway = gateway.clone();
+        tokio::spawn(async move {
+            if let Err(error) = gateway.gtpc.request(upward, request).await {
+                tracing::debug!(%error, "the neighbour does not hear of a lost PDN connection");
+            }
+        });
+    }
+    end(gateway, pdn).await;
+}
+
+/// Ends all of a UE's PDN connections of which this is the S-GW.
+pub(crate) async fn end_served(gateway: &Arc<Gateway>, ue: &Ue, state: &mut UeState) {
+    while let Some(at) = state.pdns.iter().position(|pdn| pdn.role.is_sgw()) {
+        let pdn = state.pdns.remove(at);
         end(gateway, pdn).await;
     }
     forget_if_empty(gateway, ue, state);

@@ -9,18 +9,20 @@ pub(crate) mod peer_restart;
 pub(crate) mod release_access_bearers;
 pub(crate) mod reports;
 pub(crate) mod restoration;
+pub(crate) mod serving;
+pub(crate) mod sgw_change;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use gtpv2c::OffendingIe;
-use gtpv2c::value::{Cause, CauseValue};
+use gtpv2c::value::{Cause, CauseValue, FTeid};
 use n4::N4Error;
 use pfcp::Message;
 use pfcp::message::{SessionModificationRequest, SessionModificationResponse};
 use tokio::sync::MutexGuard;
 
-use crate::context::{Gateway, Pdn, Ue, UeState, is_from};
+use crate::context::{Gateway, Pdn, Peer, Ue, UeState};
 
 /// The cause for a refusal that names a missing conditional IE.
 fn missing(ie_type: u8) -> Cause {
@@ -28,20 +30,70 @@ fn missing(ie_type: u8) -> Cause {
     Cause { offending_ie, ..CauseValue::CONDITIONAL_IE_MISSING.into() }
 }
 
-/// The UE that a message is about, which its own MME has sent.
+/// What a message is about, by the TEID that it was sent to.
+#[derive(Clone)]
+pub(crate) enum Subject {
+    /// S11: a UE, from its MME.
+    Ue(Arc<Ue>),
+    /// S5/S8: the PDN connection with this number, from its other gateway.
+    Pdn(Arc<Ue>, u64),
+}
+
+impl Subject {
+    /// `None`: nobody has this TEID.
+    pub fn of(gateway: &Gateway, teid: u32) -> Option<Self> {
+        let s11 = || gateway.ues.by_teid(teid).map(Self::Ue);
+        s11().or_else(|| gateway.ues.by_number(teid).map(|(ue, number)| Self::Pdn(ue, number)))
+    }
+
+    pub fn ue(&self) -> &Arc<Ue> {
+        match self {
+            Self::Ue(ue) | Self::Pdn(ue, _) => ue,
+        }
+    }
+
+    /// The neighbour's TEID; 0 if there is none.
+    pub async fn answers_to(&self) -> u32 {
+        let mut state = self.ue().state.lock().await;
+        self.sender(&mut state).map_or(0, |peer| peer.f_teid.teid)
+    }
+
+    /// Whether a PDN connection belongs to it.
+    pub fn has(&self, pdn: &Pdn) -> bool {
+        match self {
+            Self::Ue(_) => pdn.role.is_sgw(),
+            Self::Pdn(_, number) => pdn.number == *number,
+        }
+    }
+
+    /// Who may send messages about it.
+    fn sender(&self, state: &mut UeState) -> Option<Peer> {
+        match self {
+            Self::Ue(_) => state.mme,
+            Self::Pdn(_, number) => state.numbered(*number)?.role.s5_peer(),
+        }
+    }
+}
+
+/// What a message is about, if its own MME or gateway has sent it. Returns also where answers go.
 ///
 /// # Errors
-/// There is no such UE, or another MME serves it. Beside the cause is the TEID for the answer, 0 if it is not known.
-async fn find<'u>(ue: Option<&'u Arc<Ue>>, peer: IpAddr) -> Result<MutexGuard<'u, UeState>, (u32, Cause)> {
+/// There is no such UE or PDN connection, or another neighbour serves it. Beside the cause is the TEID for the answer, 0 if it is
+/// not known.
+async fn find(
+    subject: Option<&Subject>,
+    from: IpAddr,
+) -> Result<(MutexGuard<'_, UeState>, FTeid), (u32, Cause)> {
     let unknown = || (0, CauseValue::CONTEXT_NOT_FOUND.into());
-    let state = ue.ok_or_else(unknown)?.state.lock().await;
+    let subject = subject.ok_or_else(unknown)?;
+    let mut state = subject.ue().state.lock().await;
     if state.gone {
         return Err(unknown());
     }
-    if !is_from(state.mme, peer) {
-        return Err((0, CauseValue::INVALID_PEER.into()));
+    match subject.sender(&mut state) {
+        Some(peer) if peer.is_at(from) => Ok((state, peer.f_teid)),
+        _ => Err((0, CauseValue::INVALID_PEER.into())),
     }
-    Ok(state)
 }
 
 /// Changes a PDN connection on its UPF. If the UPF has lost it, it is set up again as it is now.

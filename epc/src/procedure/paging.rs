@@ -24,8 +24,9 @@ pub(crate) async fn notify(gateway: Arc<Gateway>, ue: Arc<Ue>, ebi: Ebi, cause: 
         if state.gone || state.is_connected() || state.paging != Paging::No {
             return;
         }
+        let Some(mme) = state.mme else { return };
         let arp = state.bearer(ebi).map(|(_, bearer)| bearer.qos.arp);
-        (state.mme, arp, state.set_paging(Paging::Asked))
+        (mme.f_teid, arp, state.set_paging(Paging::Asked))
     };
     NOTIFIED.inc();
     let message = DownlinkDataNotification {
@@ -50,7 +51,7 @@ pub(crate) async fn notify(gateway: Arc<Gateway>, ue: Arc<Ue>, ebi: Ebi, cause: 
             let mut state = ue.state.lock().await;
             if state.paging_count == count {
                 tracing::info!(imsi = %ue.imsi, "the MME has lost the UE");
-                delete_session::end_all(&gateway, &ue, &mut state).await;
+                delete_session::end_served(&gateway, &ue, &mut state).await;
             }
         }
         CauseValue::UNABLE_TO_PAGE_UE | CauseValue::UE_NOT_RESPONDING | CauseValue::SERVICE_DENIED => {
@@ -69,7 +70,8 @@ pub(crate) async fn failed(gateway: Arc<Gateway>, peer: std::net::IpAddr, teid: 
     let Some(ue) = gateway.ues.by_teid(teid) else { return };
     let count = {
         let state = ue.state.lock().await;
-        if state.gone || !crate::context::is_from(state.mme, peer) || state.paging != Paging::Asked {
+        let is_its_mme = state.mme.is_some_and(|mme| mme.is_at(peer));
+        if state.gone || !is_its_mme || state.paging != Paging::Asked {
             return;
         }
         state.paging_count
@@ -85,7 +87,7 @@ async fn give_up(gateway: &Gateway, ue: &Ue, count: u32) {
             return;
         }
         UNREACHABLE.inc();
-        for pdn in &mut state.pdns {
+        for pdn in state.served() {
             let all: Vec<_> = pdn.bearers.iter().map(|bearer| bearer.slot).collect();
             if let Err(error) = modify(gateway, pdn, rules::discard(all)).await {
                 tracing::debug!(imsi = %ue.imsi, %error, "packets of a UE that cannot be reached");
@@ -104,9 +106,9 @@ async fn ask_again(gateway: &Gateway, ue: &Ue, count: u32) {
         return;
     }
     state.set_paging(Paging::No);
-    for pdn in &mut state.pdns {
+    for pdn in state.served() {
         let all: Vec<_> = pdn.bearers.iter().map(|bearer| (bearer.slot, Downlink::Buffered)).collect();
-        if let Err(error) = modify(gateway, pdn, rules::change_downlink(all)).await {
+        if let Err(error) = modify(gateway, pdn, rules::change_downlink(pdn.role, all)).await {
             tracing::debug!(imsi = %ue.imsi, %error, "packets of an idle UE");
         }
     }

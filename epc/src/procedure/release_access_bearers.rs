@@ -8,7 +8,7 @@ use gtpv2c::message::ReleaseAccessBearersResponse;
 use gtpv2c::value::{Cause, CauseValue};
 use telemetry::counters::Counter;
 
-use super::{cause_of, find, modify};
+use super::{Subject, cause_of, find, modify};
 use crate::context::{Gateway, Paging, UeState};
 use crate::rules::{self, Downlink};
 
@@ -22,25 +22,26 @@ pub(crate) async fn handle(gateway: Arc<Gateway>, id: RequestId, teid: u32) {
 }
 
 async fn release(gateway: &Gateway, peer: IpAddr, teid: u32) -> (u32, Cause) {
-    let ue = gateway.ues.by_teid(teid);
-    let mut state = match find(ue.as_ref(), peer).await {
-        Ok(state) => state,
+    // Only an MME sends it.
+    let subject = gateway.ues.by_teid(teid).map(Subject::Ue);
+    let (mut state, mme) = match find(subject.as_ref(), peer).await {
+        Ok(found) => found,
         Err(refusal) => return refusal,
     };
     let result = buffer(gateway, &mut state).await;
     RELEASED.inc();
-    (state.mme.teid, result.map_or_else(cause_of, |()| CauseValue::ACCEPTED).into())
+    (mme.teid, result.map_or_else(cause_of, |()| CauseValue::ACCEPTED).into())
 }
 
 /// Buffers all downlink packets of a UE; the first one is reported.
 pub(super) async fn buffer(gateway: &Gateway, state: &mut UeState) -> Result<(), n4::N4Error> {
     state.set_paging(Paging::No);
     let mut result = Ok(());
-    for pdn in &mut state.pdns {
-        pdn.bearers.iter_mut().for_each(|bearer| bearer.enb = None);
+    for pdn in state.served() {
+        pdn.bearers.iter_mut().for_each(|bearer| bearer.access = None);
         let all: Vec<_> = pdn.bearers.iter().map(|bearer| (bearer.slot, Downlink::Buffered)).collect();
         // The UPF of another PDN connection may answer.
-        result = result.and(modify(gateway, pdn, rules::change_downlink(all)).await.map(drop));
+        result = result.and(modify(gateway, pdn, rules::change_downlink(pdn.role, all)).await.map(drop));
     }
     result
 }

@@ -7,8 +7,6 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use gtpv2c::message::DeleteBearerRequest;
-use gtpv2c::value::{CauseValue, Ebi, FTeid};
 use n4::N4Error;
 use pfcp::Message;
 use telemetry::counters::Counter;
@@ -58,9 +56,7 @@ async fn restore_ue(gateway: Arc<Gateway>, ue: Arc<Ue>, upf: SocketAddr, lost: b
                 LOST.inc();
                 tracing::warn!(imsi = %ue.imsi, %error, "PDN connection lost with its UPF");
                 let pdn = state.pdns.remove(at);
-                let linked_ebi = pdn.default_bearer().map(|bearer| bearer.ebi);
-                tokio::spawn(tell_ended(gateway.clone(), state.mme, linked_ebi));
-                delete_session::end(&gateway, pdn).await;
+                delete_session::end_lost(&gateway, state.mme, pdn).await;
                 continue;
             }
         }
@@ -69,22 +65,13 @@ async fn restore_ue(gateway: Arc<Gateway>, ue: Arc<Ue>, upf: SocketAddr, lost: b
     delete_session::forget_if_empty(&gateway, &ue, &mut state);
 }
 
-/// Tells the MME that a PDN connection is no more, so that the UE asks for another one.
-async fn tell_ended(gateway: Arc<Gateway>, mme: FTeid, linked_ebi: Option<Ebi>) {
-    let cause = Some(CauseValue::REACTIVATION_REQUESTED.into());
-    let request = DeleteBearerRequest { linked_ebi, cause, ..Default::default() };
-    if let Err(error) = gateway.gtpc.request(mme, request).await {
-        tracing::debug!(%error, "the MME does not hear of a lost PDN connection");
-    }
-}
-
 /// Repeats the destination of downlink packets to the UPF.
 async fn confirm(gateway: &Gateway, pdn: &mut Pdn) -> Result<(), N4Error> {
     let now = pdn.bearers.iter().map(|bearer| {
-        let to = |enb| Downlink::To { enb, end_marker: false };
-        (bearer.slot, bearer.enb.map_or(Downlink::Buffered, to))
+        let to = |access| Downlink::To { access, end_marker: false };
+        (bearer.slot, bearer.access.map_or(Downlink::Buffered, to))
     });
-    let change = rules::change_downlink(now);
+    let change = rules::change_downlink(pdn.role, now);
     modify(gateway, pdn, change).await.map(drop)
 }
 
@@ -97,10 +84,11 @@ pub(super) async fn set_up_again(gateway: &Gateway, pdn: &mut Pdn) -> Result<(),
     pdn.upf.seid = response.up_f_seid.ok_or(N4Error::Unusable)?.seid;
     // The epoch at the answer: the request may have been repeated until the restarted UPF accepted it.
     pdn.upf.epoch = gateway.n4.epoch(pdn.upf.address);
-    let idle: Vec<_> = pdn.bearers.iter().filter(|bearer| bearer.enb.is_none()).collect();
+    let idle: Vec<_> = pdn.bearers.iter().filter(|bearer| bearer.access.is_none()).collect();
     if !idle.is_empty() {
         // It was set up without notification, but an idle UE has to be paged.
-        let change = rules::change_downlink(idle.iter().map(|bearer| (bearer.slot, Downlink::Buffered)));
+        let buffered = idle.iter().map(|bearer| (bearer.slot, Downlink::Buffered));
+        let change = rules::change_downlink(pdn.role, buffered);
         gateway.n4.request(pdn.upf.address, pdn.seids(), change).await?;
     }
     Ok(())

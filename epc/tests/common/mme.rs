@@ -17,7 +17,8 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// An MME.
 pub struct Mme {
     pub ip: IpAddr,
-    gateway: SocketAddr,
+    /// The gateway to which it sends.
+    pub gateway: SocketAddr,
     /// Its eNBs' address on S1-U.
     enb: IpAddr,
     socket: UdpSocket,
@@ -127,6 +128,12 @@ impl Mme {
         self.flush();
     }
 
+    /// Sends a command, whose triggered request comes as a request.
+    pub fn command(&mut self, teid: u32, message: impl Into<Message>) {
+        self.endpoint.send_request(time::now().into_std(), self.gateway, teid, message).unwrap();
+        self.flush();
+    }
+
     pub fn indicate(&mut self, teid: u32, message: impl Into<Message>) {
         self.endpoint.send_indication(self.gateway, teid, message).unwrap();
         self.flush();
@@ -190,8 +197,19 @@ impl Mme {
         }
     }
 
+    /// Detaches.
     pub async fn delete(&mut self, gateway: u32, linked: u8) -> CauseValue {
-        let request = DeleteSessionRequest { linked_ebi: Some(Ebi(linked)), ..Default::default() };
+        self.delete_as(gateway, linked, Some(Indication::OI)).await
+    }
+
+    pub async fn delete_as(
+        &mut self,
+        gateway: u32,
+        linked: u8,
+        indication: Option<Indication>,
+    ) -> CauseValue {
+        let linked_ebi = Some(Ebi(linked));
+        let request = DeleteSessionRequest { linked_ebi, indication, ..Default::default() };
         match self.ask(gateway, request).await {
             Ok((_, Message::DeleteSessionResponse(response))) => response.cause.value,
             Err(Failure::Refused(cause)) => cause.value,

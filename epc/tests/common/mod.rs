@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use epc::{Config, Spgw};
+use epc::{Config, Node, Spgw};
 use net::time;
 use pfcp::Message as PfcpMessage;
 use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
@@ -35,14 +35,17 @@ impl Network {
         format!("127.{}.{}.{host}", 20 + std::process::id() % 200, self.0).parse().unwrap()
     }
 
-    pub fn gateway(&self) -> SocketAddr {
-        SocketAddr::new(self.ip(5), 2123)
+    /// The address of S11 and S5/S8 of a gateway.
+    pub fn gateway(&self, host: u8) -> SocketAddr {
+        SocketAddr::new(self.ip(host), 2123)
     }
 }
 
 /// A gateway with its UPF.
 pub struct Core {
     pub network: Network,
+    node: Node,
+    host: u8,
     pub upf: Upf,
     pub spgw: Option<Spgw>,
     pub config: Config,
@@ -56,19 +59,31 @@ impl Core {
 
     /// With a changed configuration.
     pub async fn with(edit: impl FnOnce(&mut serde_json::Value)) -> Self {
-        let network = Network::new();
-        let upf = Upf::start(network.ip(7)).await;
-        let own = network.ip(5);
+        Self::site(Network::new(), Node::Spgw, 5, edit).await
+    }
+
+    /// One of several gateways in a network. Its UPF is two hosts further.
+    pub async fn site(
+        network: Network,
+        node: Node,
+        host: u8,
+        edit: impl FnOnce(&mut serde_json::Value),
+    ) -> Self {
+        let upf = Upf::start(network.ip(host + 2)).await;
+        let own = network.ip(host);
         let mut config = json!({
             "gtpc": format!("{own}:2123"), "pfcp": format!("{own}:8805"), "gtpu": format!("{own}:2152"),
-            "upf": [format!("{}:8805", network.ip(7))],
-            "apn": [{"name": "internet", "ue_pool": {"ipv4": "10.45.0.0/16", "ipv6": "fd00:45::/48"}, "dns": ["1.1.1.1"]}],
+            "upf": [format!("{}:8805", upf.ip)],
             "timers": {"gtpc_t3_ms": 300, "paging_guard_ms": 300, "unreachable_ms": 300, "pfcp_heartbeat_ms": 200, "pfcp_t1_ms": 200},
         });
+        if node.is_pgw() {
+            let pool = json!({"ipv4": "10.45.0.0/16", "ipv6": "fd00:45::/48"});
+            config["apn"] = json!([{"name": "internet", "ue_pool": pool, "dns": ["1.1.1.1"]}]);
+        }
         edit(&mut config);
         let config: Config = serde_json::from_value(config).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let mut core = Self { network, upf, spgw: None, config, folder };
+        let mut core = Self { network, node, host, upf, spgw: None, config, folder };
         core.start_gateway().await;
         core
     }
@@ -77,8 +92,16 @@ impl Core {
         self.folder.path().join("restarts")
     }
 
+    /// Ends the gateway and starts it again.
+    pub async fn restart_gateway(&mut self) {
+        self.spgw = None;
+        // Its tasks end at their next step.
+        time::sleep(Duration::from_millis(100)).await;
+        self.start_gateway().await;
+    }
+
     pub async fn start_gateway(&mut self) {
-        let spgw = Spgw::start(self.config.clone(), &self.restarts()).await.unwrap();
+        let spgw = Spgw::start(self.node, self.config.clone(), &self.restarts()).await.unwrap();
         let deadline = time::now() + PATIENCE;
         while !spgw.has_upf() {
             assert!(time::now() < deadline, "no UPF");
@@ -88,7 +111,8 @@ impl Core {
     }
 
     pub async fn mme(&self, host: u8) -> Mme {
-        Mme::start(self.network.ip(host), self.network.gateway(), self.network.ip(9), 1).await
+        let gateway = self.network.gateway(self.host);
+        Mme::start(self.network.ip(host), gateway, self.network.ip(9), 1).await
     }
 
     /// The PDN connections, as `godwit session list` has them.
@@ -169,6 +193,11 @@ impl Upf {
 
     pub fn sessions(&self) -> usize {
         self.shared.sessions.lock().unwrap().len()
+    }
+
+    /// The UPF's SEID of its only session.
+    pub fn only_session(&self) -> u64 {
+        *self.shared.sessions.lock().unwrap().keys().next().unwrap()
     }
 
     pub fn refuse(&self, cause: u8) {

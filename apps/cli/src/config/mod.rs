@@ -9,6 +9,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use epc::Node as Gateway;
 use types::{Plmn, SNssai};
 use upf::config::{CoreSocket, Transport};
 
@@ -54,8 +55,12 @@ pub struct Config {
     pub smf: smf::Config,
     /// UPF.
     pub upf: upf::Config,
-    /// S-GW and P-GW of 4G; `None`: the file has no such section.
+    /// S-GW and P-GW of 4G in one; `None`: the file has no such section.
     pub spgw: Option<epc::Config>,
+    /// S-GW alone.
+    pub sgw: Option<epc::Config>,
+    /// P-GW alone.
+    pub pgw: Option<epc::Config>,
     /// Central unit of a gNB; `None`: the file has no such section.
     pub cu: Option<cu::Config>,
     /// Distributed unit of a gNB; `None`: the file has no such section.
@@ -64,6 +69,22 @@ pub struct Config {
     pub ran: Option<ue::Config>,
     /// The edge; `None`: the file has no such section.
     pub mec: Option<crate::mec::Config>,
+}
+
+impl Config {
+    /// The gateways of 4G.
+    pub fn gateways(&self) -> impl Iterator<Item = (Gateway, &epc::Config)> {
+        Gateway::ALL.into_iter().filter_map(|node| Some((node, self.gateway(node)?)))
+    }
+
+    /// The section of a gateway of 4G.
+    pub fn gateway(&self, node: Gateway) -> Option<&epc::Config> {
+        match node {
+            Gateway::Spgw => self.spgw.as_ref(),
+            Gateway::Sgw => self.sgw.as_ref(),
+            Gateway::Pgw => self.pgw.as_ref(),
+        }
+    }
 }
 
 /// Default path of the store's key: in another folder than the store, so that a copy of the store's
@@ -80,7 +101,7 @@ pub const SECTIONS: &[&str] = &["nrf", "udr", "udm", "ausf", "pcf", "upf", "smf"
 pub const GNB_SECTIONS: &[&str] = &["cu", "du"];
 
 /// Sections of 4G (docs/epc.md). Each is run by its name only, and may be absent.
-pub const EPC_SECTIONS: &[&str] = &["spgw"];
+pub const EPC_SECTIONS: &[&str] = &[Gateway::Spgw.name(), Gateway::Pgw.name(), Gateway::Sgw.name()];
 
 /// Names of everything that `godwit run --nf` can run, in the order of starting.
 pub fn runnable() -> impl Iterator<Item = &'static str> {
@@ -176,7 +197,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
     let pcf = reader.section::<pcf::Config>("pcf", &[]);
     let smf = reader.section::<smf::Config>("smf", &["slices"]);
     let mut upf = reader.section::<upf::Config>("upf", &[]);
-    let spgw = reader.absent_or::<epc::Config>("spgw", &[]);
+    let [spgw, sgw, pgw] = Gateway::ALL.map(|node| reader.absent_or::<epc::Config>(node.name(), &[]));
     let cu = reader.absent_or::<cu::Config>("cu", &["plmn", "slices"]);
     let du = reader.absent_or::<du::Config>("du", &["plmn", "slices"]);
     let ran = reader.absent_or::<ue::Config>("ran", &[]);
@@ -205,6 +226,8 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
             smf: smf?,
             upf: upf?,
             spgw: spgw?,
+            sgw: sgw?,
+            pgw: pgw?,
             cu: cu?,
             du: du?,
             ran: ran?,
@@ -213,10 +236,10 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
     })();
     match config {
         Some(mut config) if problems.is_empty() => {
-            // Unless others are named, the UPF serves the SMF and the gateway of the same file.
+            // Unless others are named, the UPF serves the SMF and the gateways of the same file.
             if config.upf.smf.is_empty() {
-                let spgw = config.spgw.as_ref().map(|spgw| spgw.pfcp);
-                let all = [Some(config.smf.pfcp), spgw].into_iter().flatten();
+                let gateways: Vec<SocketAddr> = config.gateways().map(|(_, gateway)| gateway.pfcp).collect();
+                let all = [config.smf.pfcp].into_iter().chain(gateways);
                 config.upf.smf.extend(all.map(upf::config::Smf::at));
             }
             semantic::check(&config, &root, &mut problems);

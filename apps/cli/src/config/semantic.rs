@@ -23,8 +23,10 @@ pub fn check(config: &Config, root: &Node, problems: &mut Vec<Problem>) {
             problems.push(from_validate(root, section, &message));
         }
     }
-    if let Some(Err(error)) = config.spgw.as_ref().map(epc::Config::validate) {
-        problems.push(from_validate(root, "spgw", &error.to_string()));
+    for (node, gateway) in config.gateways() {
+        if let Err(error) = gateway.validate(node) {
+            problems.push(from_validate(root, node.name(), &error.to_string()));
+        }
     }
     if let Some(cu) = &config.cu {
         central_unit(cu, root, problems);
@@ -102,10 +104,14 @@ fn handed_out(config: &Config) -> Vec<HandedOut<'_>> {
         name: &dnn.name,
         pool: dnn.ue_pool,
     });
-    let spgw = config.spgw.iter().flat_map(|spgw| spgw.apn.iter().enumerate()).map(|(index, apn)| {
-        HandedOut { path: format!("spgw.apn[{index}]"), name: &apn.name, pool: apn.ue_pool }
+    let gateways = config.gateways().flat_map(|(node, gateway)| {
+        gateway.apn.iter().enumerate().map(move |(index, apn)| HandedOut {
+            path: format!("{}.apn[{index}]", node.name()),
+            name: &apn.name,
+            pool: apn.ue_pool,
+        })
     });
-    smf.chain(spgw).collect()
+    smf.chain(gateways).collect()
 }
 
 /// The networks of a pool by family.
@@ -179,8 +185,9 @@ fn sockets(config: &Config) -> Vec<(String, IpAddr)> {
         ("smf.pfcp", config.smf.pfcp.ip()),
         ("upf.pfcp", config.upf.pfcp.ip()),
     ];
-    let spgw = config.spgw.iter().flat_map(|spgw| [spgw.gtpc, spgw.pfcp, spgw.gtpu]);
-    let spgw = spgw.map(|address| ("spgw".to_owned(), address.ip()));
+    let gateways = config.gateways().flat_map(|(node, gateway)| {
+        [gateway.gtpc, gateway.pfcp, gateway.gtpu].map(|address| (node.name().to_owned(), address.ip()))
+    });
     let interfaces = Interfaces::of(&config.upf);
     let gtpu = interfaces.tunnels().map(|interface| (interface.place.clone(), interface.local().ip()));
     let cu = config.cu.iter().flat_map(|cu| {
@@ -192,7 +199,7 @@ fn sockets(config: &Config) -> Vec<(String, IpAddr)> {
         links.map(|address| ("du".to_owned(), address.ip()))
     });
     let fixed = fixed.map(|(name, address)| (name.to_owned(), address)).into_iter();
-    fixed.chain(gtpu).chain(spgw).chain(cu).chain(du).collect()
+    fixed.chain(gtpu).chain(gateways).chain(cu).chain(du).collect()
 }
 
 /// Whether two data networks can have the same UE addresses: in different network instances, unless the kernel routes

@@ -84,6 +84,8 @@ impl NtpSeconds {
 impl InterfaceType {
     /// S1-U.
     pub const S1_U: Self = Self(0);
+    /// S5/S8-U.
+    pub const S5S8_U: Self = Self(1);
     /// SGi.
     pub const SGI: Self = Self(16);
     /// N3, 3GPP access.
