@@ -163,11 +163,11 @@ async fn request(gateway: Arc<Gateway>, id: RequestId, teid: u32, message: Messa
         },
         Message::DeleteSessionRequest(request) => delete_session::handle(gateway, id, teid, request).await,
         Message::ReleaseAccessBearersRequest(_) => release_access_bearers::handle(gateway, id, teid).await,
-        Message::DeleteBearerCommand(command) => bearers::delete_command(gateway, id, teid, command).await,
+        Message::DeleteBearerCommand(command) => commands::delete_bearer(gateway, id, teid, command).await,
         Message::BearerResourceCommand(command) => {
-            bearers::resource_command(gateway, id, teid, command).await
+            commands::bearer_resource(gateway, id, teid, command).await
         }
-        Message::ModifyBearerCommand(command) => bearers::modify_command(gateway, id, teid, command).await,
+        Message::ModifyBearerCommand(command) => commands::modify_bearer(gateway, id, teid, command).await,
         Message::CreateBearerRequest(_)
         | Message::UpdateBearerRequest(_)
         | Message::DeleteBearerRequest(_) => {

@@ -32,6 +32,7 @@ use types::{Ambr, Dnn, PduSessionType, Teid};
 
 use crate::bearer::{Bearer, Slot, Tunnel};
 use crate::context::Role;
+use crate::filters::Filter;
 
 const SOLICITATION: PdrId = PdrId(1);
 const ADVERTISEMENT: PdrId = PdrId(2);
@@ -202,6 +203,50 @@ impl PdnRules<'_> {
             create_pdrs,
             create_fars: vec![self.to_access(bearer)],
             create_qers: bearer.is_gbr().then(|| gbr(bearer)).into_iter().collect(),
+            ..Default::default()
+        }
+    }
+
+    /// Changes the filters and rates of a dedicated bearer of a P-GW.
+    pub fn update_bearer(&self, former: &Bearer, now: &Bearer) -> SessionModificationRequest {
+        let rules = self.add_bearer(now);
+        let downlink = |bearer: &Bearer, filter: &Filter| {
+            filter.downlink.then(|| (downlink_id(bearer.slot, filter.id), filter.clone()))
+        };
+        let of = |bearer: &Bearer| -> Vec<(PdrId, Filter)> {
+            bearer.filters.iter().filter_map(|filter| downlink(bearer, filter)).collect()
+        };
+        let (before, after) = (of(former), of(now));
+        let has = |rules: &[(PdrId, Filter)], id| rules.iter().any(|(known, _)| *known == id);
+        let removed = before.iter().filter(|(id, _)| !has(&after, *id));
+        let (created, kept): (Vec<_>, Vec<_>) = rules
+            .create_pdrs
+            .into_iter()
+            .partition(|pdr| pdr.pdr_id != uplink_id(now.slot) && !has(&before, pdr.pdr_id));
+        // What is the same as before is not sent.
+        let changed = kept.into_iter().filter(|pdr| {
+            let same =
+                |(id, filter): &(PdrId, Filter)| *id == pdr.pdr_id && after.contains(&(*id, filter.clone()));
+            !before.iter().any(same)
+        });
+        let update = |pdr: CreatePdr| UpdatePdr {
+            pdr_id: pdr.pdr_id,
+            precedence: Some(pdr.precedence),
+            pdi: Some(pdr.pdi),
+            ..Default::default()
+        };
+        let rates = (now.is_gbr() && former.qos.flow != now.qos.flow).then(|| gbr(now));
+        let rates = rates.map(|qer| UpdateQer {
+            qer_id: qer.qer_id,
+            mbr: qer.mbr,
+            gbr: qer.gbr,
+            ..Default::default()
+        });
+        SessionModificationRequest {
+            remove_pdrs: removed.map(|(pdr_id, _)| RemovePdr { pdr_id: *pdr_id }).collect(),
+            create_pdrs: created,
+            update_pdrs: changed.map(update).collect(),
+            update_qers: rates.into_iter().collect(),
             ..Default::default()
         }
     }

@@ -10,7 +10,6 @@ use epc::Node;
 use gtpv2c::message::*;
 use gtpv2c::value::*;
 use gtpv2c::{BearerInCreateResponse, BearerToBeCreated};
-use net::time;
 use serde_json::json;
 
 const PGW: u8 = 5;
@@ -110,14 +109,6 @@ const S5: u32 = 32;
 fn teid(upf: &Upf, choose: u32) -> u32 {
     assert_eq!(upf.sessions(), 1);
     upf.only_session() as u32 * 256 + choose
-}
-
-async fn until(mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = time::now() + PATIENCE;
-    while !holds().await {
-        assert!(time::now() < deadline, "it did not come to pass");
-        time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 #[tokio::test]
@@ -230,14 +221,14 @@ async fn a_dedicated_bearer_passes_the_sgw_both_ways() {
         bearers: vec![gtpv2c::BearerInDeleteCommand { ebi: Ebi(6), ..Default::default() }],
         ..Default::default()
     };
-    world.mme.command(gateway, command);
+    world.mme.send(gateway, command);
     let (id, _, message) = world.mme.request().await;
     let Message::DeleteBearerRequest(request) = message else { panic!("{message:?}") };
     assert_eq!(request.ebis, [Ebi(6)]);
     let cause = CauseValue::ACCEPTED.into();
     world.mme.respond(id, gateway, DeleteBearerResponse { cause, ..Default::default() });
     let one_bearer = async |core: &Core| core.sessions().await[0]["bearers"].as_array().unwrap().len() == 1;
-    until(async || one_bearer(&world.sgw).await && one_bearer(&world.pgw).await).await;
+    world.pgw.until(async || one_bearer(&world.sgw).await && one_bearer(&world.pgw).await).await;
     let removed = |asked: &[Asked]| match asked.last() {
         Some(Asked::Modify(_, request)) => (request.remove_pdrs.len(), request.remove_fars.len()),
         _ => (0, 0),
@@ -272,14 +263,14 @@ async fn a_ue_asks_for_a_bearer_which_the_mme_refuses() {
         tad: Some(tad.encode().unwrap()),
         ..Default::default()
     };
-    world.mme.command(gateway, ask(FlowQos { qci: 8, ..Default::default() }));
+    world.mme.send(gateway, ask(FlowQos { qci: 8, ..Default::default() }));
     let (id, _, message) = world.mme.request().await;
     let Message::CreateBearerRequest(request) = message else { panic!("{message:?}") };
     assert_eq!(request.pti, Some(Pti(7)));
     let cause = CauseValue::UE_REFUSES.into();
     world.mme.respond(id, gateway, CreateBearerResponse { cause, ..Default::default() });
     let one_bearer = async |core: &Core| core.sessions().await[0]["bearers"].as_array().unwrap().len() == 1;
-    until(async || one_bearer(&world.sgw).await && one_bearer(&world.pgw).await).await;
+    world.pgw.until(async || one_bearer(&world.sgw).await && one_bearer(&world.pgw).await).await;
     // The P-GW itself refuses what this UE may not have.
     let refused = world.mme.ask(gateway, ask(FlowQos { qci: 1, ..Default::default() })).await;
     let Ok((_, Message::BearerResourceFailureIndication(answer))) = refused else { panic!("{refused:?}") };
@@ -404,7 +395,7 @@ async fn a_restarted_pgw_ends_what_it_has_lost_and_the_mme_hears_it() {
     assert_eq!(request.cause.map(|cause| cause.value), Some(CauseValue::REACTIVATION_REQUESTED));
     let cause = CauseValue::ACCEPTED.into();
     world.mme.respond(id, gateway, DeleteBearerResponse { cause, ..Default::default() });
-    until(async || world.sgw.sessions().await.len() == 1).await;
+    world.pgw.until(async || world.sgw.sessions().await.len() == 1).await;
     assert_eq!(world.sgw.sessions().await[0]["imsi"], "999700000000002");
 }
 
@@ -415,7 +406,7 @@ async fn a_restarted_sgw_ends_what_it_has_lost_at_the_pgw() {
     world.mme.event_within(Duration::from_millis(300)).await;
     world.sgw.restart_gateway().await;
     world.attach("999700000000002", 2).await;
-    until(async || world.pgw.sessions().await.len() == 1).await;
+    world.pgw.until(async || world.pgw.sessions().await.len() == 1).await;
     assert_eq!(world.pgw.sessions().await[0]["imsi"], "999700000000002");
 }
 
@@ -458,7 +449,10 @@ async fn a_tunnel_that_the_pgw_has_lost_ends_the_pdn_connection() {
     let (_, _, message) = world.mme.request().await;
     let Message::DeleteBearerRequest(request) = message else { panic!("{message:?}") };
     assert_eq!(request.linked_ebi, Some(Ebi(5)));
-    until(async || world.sgw.sessions().await.is_empty() && world.pgw.sessions().await.is_empty()).await;
+    world
+        .pgw
+        .until(async || world.sgw.sessions().await.is_empty() && world.pgw.sessions().await.is_empty())
+        .await;
 }
 
 /// A restarted UPF of an S-GW gets both tunnels of each bearer again.
@@ -469,7 +463,7 @@ async fn a_restarted_upf_of_the_sgw_gets_both_tunnels_again() {
     let own = [teid(&world.sgw.upf, ACCESS), teid(&world.sgw.upf, S5)];
     world.sgw.upf.asked();
     world.sgw.upf.restart().await;
-    until(async || world.sgw.upf.sessions() == 1).await;
+    world.pgw.until(async || world.sgw.upf.sessions() == 1).await;
     let asked = world.sgw.upf.asked();
     let Some(Asked::Establish(_, again)) = asked.first() else { panic!("{asked:?}") };
     let teids: Vec<_> = again

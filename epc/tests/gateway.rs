@@ -571,12 +571,122 @@ async fn a_ue_gives_back_only_its_own_dedicated_bearers() {
         tad: Some(create.encode().unwrap()),
         ..command.clone()
     };
-    for (command, cause) in
-        [(command, CauseValue::SERVICE_NOT_SUPPORTED), (greedy, CauseValue::SERVICE_DENIED)]
+    for (command, cause) in [(command, CauseValue::TAD_SEMANTIC_ERROR), (greedy, CauseValue::SERVICE_DENIED)]
     {
         let (teid, message) = mme.ask(gateway, command).await.unwrap();
         let Message::BearerResourceFailureIndication(refused) = message else { panic!("{message:?}") };
         assert_eq!((teid, refused.cause.value, refused.pti), (1, cause, Pti(3)));
     }
     assert_eq!(core.sessions().await.len(), 1);
+}
+
+fn filter(id: u8, port: u16) -> tft::PacketFilter {
+    tft::PacketFilter {
+        id,
+        direction: tft::Direction::Bidirectional,
+        precedence: 10 + id,
+        components: vec![tft::Component::Protocol(17), tft::Component::RemotePort(port)],
+    }
+}
+
+/// Bearer Resource Command for bearer 6; without it the UE wants a new bearer.
+fn resource_command(
+    operation: tft::Operation,
+    flow_qos: Option<FlowQos>,
+    ebi: Option<Ebi>,
+) -> BearerResourceCommand {
+    let tad = tft::Tft { operation, ..Default::default() };
+    BearerResourceCommand {
+        linked_ebi: Ebi(5),
+        pti: Pti(3),
+        ebi,
+        flow_qos,
+        tad: Some(tad.encode().unwrap()),
+        ..Default::default()
+    }
+}
+
+#[tokio::test]
+async fn a_ue_changes_the_filters_of_its_bearer_and_the_network_numbers_them() {
+    let core = Core::start().await;
+    let mut mme = core.mme(6).await;
+    let (gateway, _) = mme.attach(IMSI, 1).await;
+    let flow = FlowQos { qci: 8, ..Default::default() };
+    let new = tft::Operation::Create(vec![filter(9, 1_000), filter(4, 2_000)]);
+    mme.send(gateway, resource_command(new, Some(flow), None));
+    let (id, _, message) = mme.request().await;
+    let Message::CreateBearerRequest(request) = message else { panic!("{message:?}") };
+    let Ok(tft::Tft { operation: tft::Operation::Create(filters), .. }) =
+        tft::Tft::decode(&request.bearers[0].tft.0)
+    else {
+        panic!("{request:?}")
+    };
+    assert_eq!(filters.iter().map(|filter| filter.id).collect::<Vec<_>>(), [0, 1]);
+    let cause = CauseValue::ACCEPTED.into();
+    let bearer = gtpv2c::BearerInCreateResponse { ebi: Ebi(6), cause, ..Default::default() };
+    mme.respond(id, gateway, CreateBearerResponse { cause, bearers: vec![bearer], ..Default::default() });
+    core.until(async || core.sessions().await[0]["bearers"][1]["ebi"] == 6).await;
+
+    // What cannot be is refused, and changes nothing.
+    let deletes = |ids: &[u8]| tft::Operation::DeleteFilters(ids.to_vec());
+    for (operation, flow, cause) in [
+        (tft::Operation::Replace(vec![filter(7, 1)]), None, CauseValue::TAD_SEMANTIC_ERROR),
+        (deletes(&[0, 9]), None, CauseValue::TAD_SEMANTIC_ERROR),
+        (
+            tft::Operation::Add((0..14).map(|id| filter(id, 1)).collect()),
+            None,
+            CauseValue::TAD_SEMANTIC_ERROR,
+        ),
+        (tft::Operation::Create(vec![filter(0, 1)]), Some(flow), CauseValue::TAD_SEMANTIC_ERROR),
+        (deletes(&[0]), Some(FlowQos { qci: 9, ..flow }), CauseValue::SERVICE_DENIED),
+    ] {
+        let (_, message) = mme.ask(gateway, resource_command(operation, flow, Some(Ebi(6)))).await.unwrap();
+        let Message::BearerResourceFailureIndication(refused) = message else { panic!("{message:?}") };
+        assert_eq!(refused.cause.value, cause);
+    }
+
+    // One added, one replaced, one deleted; the UPF gets only what is different.
+    core.upf.asked();
+    let sizes = |asked: &[Asked]| match asked {
+        [Asked::Modify(_, change)] => {
+            (change.remove_pdrs.len(), change.create_pdrs.len(), change.update_pdrs.len())
+        }
+        other => panic!("{other:?}"),
+    };
+    for (operation, expected) in [
+        (tft::Operation::Add(vec![filter(0, 3_000)]), (0, 1, 1)),
+        (tft::Operation::Replace(vec![filter(1, 4_000)]), (0, 0, 2)),
+        (deletes(&[0]), (1, 0, 1)),
+    ] {
+        mme.send(gateway, resource_command(operation, None, Some(Ebi(6))));
+        let (id, _, message) = mme.request().await;
+        assert!(matches!(&message, Message::UpdateBearerRequest(request) if request.pti == Some(Pti(3))));
+        let bearer = gtpv2c::BearerResultWithOptions { ebi: Ebi(6), cause, ..Default::default() };
+        mme.respond(id, gateway, UpdateBearerResponse { cause, bearers: vec![bearer], ..Default::default() });
+        let mut asked = Vec::new();
+        core.until(async || {
+            asked.extend(core.upf.asked());
+            !asked.is_empty()
+        })
+        .await;
+        assert_eq!(sizes(&asked), expected);
+    }
+    let filters = core.sessions().await[0]["bearers"][1]["filters"].to_string();
+    assert!(filters.contains("4000") && filters.contains("3000") && !filters.contains("1000"), "{filters}");
+
+    // The MME refuses: nothing changes.
+    mme.send(gateway, resource_command(deletes(&[1]), None, Some(Ebi(6))));
+    let (id, ..) = mme.request().await;
+    let cause = CauseValue::UE_REFUSES.into();
+    mme.respond(id, gateway, UpdateBearerResponse { cause, ..Default::default() });
+    mme.event_within(Duration::from_millis(100)).await;
+    assert_eq!(core.sessions().await[0]["bearers"][1]["filters"].to_string(), filters);
+    assert!(core.upf.asked().is_empty());
+    // With the last filters the bearer ends.
+    mme.send(gateway, resource_command(deletes(&[1, 2]), None, Some(Ebi(6))));
+    let (_, _, message) = mme.request().await;
+    assert!(
+        matches!(&message, Message::DeleteBearerRequest(request) if request.ebis == [Ebi(6)]),
+        "{message:?}"
+    );
 }

@@ -234,15 +234,62 @@ fn a_dedicated_bearer_carries_what_its_filter_says() {
             let udp = transport::build_udp((ue.into(), UE_PORT), (lab::DN.into(), port), b"1234").unwrap();
             enb.send(teid, &ipv4::Header::new(ue, lab::DN, protocol::UDP).build(&udp).unwrap());
         };
-        let arrives = |socket: UdpSocket| async move {
+        let arrives = async |socket: &UdpSocket| {
             let mut buffer = [0; 64];
             timeout(Duration::from_millis(500), socket.recv_from(&mut buffer)).await.is_ok()
         };
         uplink(tunnel(Some(own)), 5_061);
         uplink(tunnel(Some(own)), 5_060);
-        assert!(arrives(inside).await, "the filter's packets");
-        assert!(!arrives(outside).await, "others do not pass in this tunnel");
+        assert!(arrives(&inside).await, "the filter's packets");
+        assert!(!arrives(&outside).await, "others do not pass in this tunnel");
         enb.ping(ue, upf, 0x11, 1).await;
+
+        // The UE adds a filter, and takes the first one back.
+        let filter = tft::PacketFilter {
+            id: 0,
+            direction: tft::Direction::Bidirectional,
+            precedence: 11,
+            components: vec![tft::Component::Protocol(17), tft::Component::RemotePort(5_061)],
+        };
+        for operation in [tft::Operation::Add(vec![filter]), tft::Operation::DeleteFilters(vec![0])] {
+            let tad = tft::Tft { operation, ..Default::default() };
+            let command = BearerResourceCommand {
+                linked_ebi: Ebi(5),
+                ebi: Some(Ebi(6)),
+                pti: Pti(10),
+                tad: Some(tad.encode().unwrap()),
+                ..Default::default()
+            };
+            mme.send(gateway, command);
+            let (id, _, message) = mme.request().await;
+            let Message::UpdateBearerRequest(request) = message else { panic!("{message:?}") };
+            let bearer = gtpv2c::BearerResultWithOptions { ebi: Ebi(6), cause, ..Default::default() };
+            assert_eq!((request.pti, request.bearers[0].ebi), (Some(Pti(10)), Ebi(6)));
+            mme.respond(
+                id,
+                gateway,
+                UpdateBearerResponse { cause, bearers: vec![bearer], ..Default::default() },
+            );
+            let port = |all: &serde_json::Value| {
+                let filters = all[0]["bearers"][1]["filters"].as_array().unwrap();
+                filters.last().unwrap().as_str().unwrap().contains("5061")
+            };
+            world.until("spgw", "/sessions", port).await;
+            // Before the second change both ports are the bearer's.
+            send(&outside, ue, 3).await;
+            let (teid, packet) = enb.receive().await;
+            assert_eq!((teid, packet.map(|packet| number_of(&packet))), (0x66, Some(3)));
+            uplink(tunnel(Some(own)), 5_061);
+            assert!(arrives(&outside).await, "the added filter's packets");
+        }
+        world
+            .until("spgw", "/sessions", |all| all[0]["bearers"][1]["filters"].as_array().unwrap().len() == 1)
+            .await;
+        send(&inside, ue, 4).await;
+        let (teid, packet) = enb.receive().await;
+        assert_eq!((teid, packet.map(|packet| number_of(&packet))), (0x11, Some(4)), "the filter is gone");
+        uplink(tunnel(Some(own)), 5_060);
+        assert!(!arrives(&inside).await, "uplink as well");
 
         // The radio network gives it up.
         let bearers = vec![gtpv2c::BearerInDeleteCommand { ebi: Ebi(6), ..Default::default() }];

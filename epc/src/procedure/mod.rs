@@ -1,6 +1,7 @@
 //! Procedures (TS 23.401), one file each. All of them answer by GTPv2-C; what they change on the UPF is in [`crate::rules`].
 
 pub(crate) mod bearers;
+pub(crate) mod commands;
 pub(crate) mod create_session;
 pub(crate) mod delete_session;
 pub(crate) mod modify_bearer;
@@ -11,6 +12,7 @@ pub(crate) mod reports;
 pub(crate) mod restoration;
 pub(crate) mod serving;
 pub(crate) mod sgw_change;
+mod update_bearer;
 
 use std::net::IpAddr;
 use std::sync::Arc;

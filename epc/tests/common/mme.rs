@@ -128,12 +128,6 @@ impl Mme {
         self.flush();
     }
 
-    /// Sends a command, whose triggered request comes as a request.
-    pub fn command(&mut self, teid: u32, message: impl Into<Message>) {
-        self.endpoint.send_request(time::now().into_std(), self.gateway, teid, message).unwrap();
-        self.flush();
-    }
-
     pub fn indicate(&mut self, teid: u32, message: impl Into<Message>) {
         self.endpoint.send_indication(self.gateway, teid, message).unwrap();
         self.flush();

@@ -115,6 +115,15 @@ impl Core {
         Mme::start(self.network.ip(host), gateway, self.network.ip(9), 1).await
     }
 
+    /// Waits until something is so.
+    pub async fn until(&self, mut holds: impl AsyncFnMut() -> bool) {
+        let deadline = time::now() + PATIENCE;
+        while !holds().await {
+            assert!(time::now() < deadline, "it did not come to pass");
+            time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// The PDN connections, as `godwit session list` has them.
     pub async fn sessions(&self) -> Vec<serde_json::Value> {
         let path = self.folder.path().join(format!("oam-{}", nf_socket()));
