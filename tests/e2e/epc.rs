@@ -30,12 +30,12 @@ async fn mme(restart_counter: u8) -> Mme {
 }
 
 /// The eNBs' end of S1-U.
-struct Enb {
+pub(crate) struct Enb {
     socket: UdpSocket,
 }
 
 impl Enb {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self { socket: net::udp::bind(SocketAddr::from((lab::RAN_N2, gtpu::PORT))).await.unwrap() }
     }
 
@@ -45,7 +45,7 @@ impl Enb {
     }
 
     /// The next message of the UPF: TEID, and the packet inside; `None` inside of an End Marker. Echo Requests are answered.
-    async fn receive(&self) -> (u32, Option<Vec<u8>>) {
+    pub(crate) async fn receive(&self) -> (u32, Option<Vec<u8>>) {
         let mut buffer = [0; 2048];
         loop {
             let (length, from) =
@@ -65,7 +65,7 @@ impl Enb {
     }
 
     /// An echo of the UE to the data network, through one tunnel and back through another.
-    async fn ping(&self, ue: Ipv4Addr, upf: Tunnel, enb: u32, sequence: u16) {
+    pub(crate) async fn ping(&self, ue: Ipv4Addr, upf: Tunnel, enb: u32, sequence: u16) {
         let echo = icmp::build_echo(ue.into(), lab::DN.into(), 8, 7, sequence, b"godwit");
         self.send(upf, &ipv4::Header::new(ue, lab::DN, protocol::ICMP).build(&echo).unwrap());
         let (teid, packet) = self.receive().await;
@@ -76,25 +76,25 @@ impl Enb {
         assert_eq!((reply.kind(), reply.sequence()), (0, sequence));
     }
 
-    async fn is_silent(&self) -> bool {
+    pub(crate) async fn is_silent(&self) -> bool {
         timeout(Duration::from_millis(300), self.receive()).await.is_err()
     }
 }
 
 /// A UDP packet for the UE.
-fn number_of(packet: &[u8]) -> u32 {
+pub(crate) fn number_of(packet: &[u8]) -> u32 {
     let packet = ipv4::Packet::new(packet).unwrap();
     let datagram = transport::Udp::new(packet.payload()).unwrap();
     u32::from_be_bytes(datagram.payload().try_into().unwrap())
 }
 
 /// A socket of the data network.
-fn data_network(world: &World, port: u16) -> UdpSocket {
+pub(crate) fn data_network(world: &World, port: u16) -> UdpSocket {
     let bind = || net::udp::bind_std(SocketAddr::from((lab::DN, port)), net::udp::Options::default());
     UdpSocket::from_std(world.lab.dn().enter(bind).unwrap().unwrap()).unwrap()
 }
 
-async fn send(socket: &UdpSocket, ue: Ipv4Addr, number: u32) {
+pub(crate) async fn send(socket: &UdpSocket, ue: Ipv4Addr, number: u32) {
     socket.send_to(&number.to_be_bytes(), SocketAddr::from((ue, UE_PORT))).await.unwrap();
 }
 

@@ -70,6 +70,9 @@ pub struct Options {
     pub edge: bool,
     /// A core of 4G: UPF and S/P-GW, and nothing else.
     pub epc: bool,
+    /// With [`Options::epc`]: no core. The caller starts a gateway of another make in the core's namespace, with the addresses of
+    /// ours and [`Lab::UE_POOL`].
+    pub foreign_gateway: bool,
     /// Makes certificates with `godwit certs` before the core starts.
     pub certificates: bool,
     /// Folder for the core's captures of its reference points.
@@ -93,6 +96,7 @@ impl Options {
             split: None,
             edge: false,
             epc: false,
+            foreign_gateway: false,
             certificates: false,
             pcap: None,
             log: "info".to_owned(),
@@ -116,6 +120,8 @@ pub struct Lab {
     server: server::Server,
     /// A core of 4G.
     epc: bool,
+    /// Without that core.
+    foreign_gateway: bool,
     /// Of the core's processes.
     log_filter: String,
     folder: tempfile::TempDir,
@@ -128,6 +134,9 @@ struct NfProcess {
 }
 
 impl Lab {
+    /// Addresses that the data network routes to the core.
+    pub const UE_POOL: &str = network::UE_POOL;
+
     /// Builds the topology, provisions the subscribers, starts the core and waits until it is ready.
     ///
     /// # Errors
@@ -172,6 +181,7 @@ impl Lab {
             nfs: Vec::new(),
             server,
             epc: options.epc,
+            foreign_gateway: options.foreign_gateway,
             log_filter: options.log,
             folder,
         };
@@ -179,7 +189,9 @@ impl Lab {
             let made = lab.godwit(&["certs"]).output(START_LIMIT).await.context("run `godwit certs`")?;
             anyhow::ensure!(made.status.success(), "godwit certs: {}", String::from_utf8_lossy(&made.stderr));
         }
-        if options.processes {
+        if options.foreign_gateway {
+            // The caller starts it.
+        } else if options.processes {
             for (index, name) in lab.functions().iter().copied().enumerate() {
                 // One process captures for all, because they share the namespace.
                 let pcap = options.pcap.as_deref().filter(|_| index == 0);
@@ -453,7 +465,11 @@ impl Lab {
 
     /// What the core consists of.
     fn functions(&self) -> &'static [&'static str] {
-        if self.epc { &EPC } else { &NFS }
+        match (self.epc, self.foreign_gateway) {
+            (_, true) => &[],
+            (true, false) => &EPC,
+            (false, false) => &NFS,
+        }
     }
 
     /// Arguments of a core in one process.

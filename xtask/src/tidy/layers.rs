@@ -77,6 +77,8 @@ const SHARED_TOPS: &[(&str, &[&str])] = &[
     ("testkit", &["tests", "bench"]),
     // The independent switch, for tests of what speaks OpenFlow.
     ("openvswitch", &["wire", "mec"]),
+    // Independent neighbours of the gateway.
+    ("gogtp", &["epc", "tests", "bench"]),
     // Its configuration reader is a decoder and needs fuzzing.
     ("cli", &["fuzz"]),
 ];
@@ -252,6 +254,7 @@ mod tests {
         assert!(allowed(("e2e", "tests"), ("lab", "apps")));
         assert!(allowed(("e2e", "tests"), ("testkit", "tests")));
         assert!(allowed(("openflow", "wire"), ("openvswitch", "tests")));
+        assert!(allowed(("epc", "epc"), ("gogtp", "tests")));
         assert!(!allowed(("upf", "dataplane"), ("openvswitch", "tests")));
         assert!(!allowed(("sbi", "transport"), ("testkit", "tests")));
         assert!(!allowed(("upf", "dataplane"), ("lab", "apps")));

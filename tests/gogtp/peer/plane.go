@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"github.com/wmnsk/go-gtp/gtpv1"
+	"github.com/wmnsk/go-gtp/gtpv1/message"
+	"golang.org/x/sys/unix"
+)
+
+// Packets that wait for an idle UE.
+const maxWaiting = 64
+
+// The user plane: go-gtp's GTP-U connection on one side, a TUN device on the other. Without a device it gives TEIDs only.
+type plane struct {
+	address *net.UDPAddr
+	conn    *gtpv1.UPlaneConn
+	device  *os.File
+
+	mu sync.RWMutex
+	// By own TEID, and those of default bearers by the UE's address.
+	tunnels map[uint32]*tunnel
+	ues     map[netip.Addr]*tunnel
+	counts  struct{ uplink, downlink, waited, dropped uint64 }
+}
+
+// A bearer. The fields are guarded by the plane.
+type tunnel struct {
+	own uint32
+	ue  netip.Addr
+	// The peer's end; without an address packets wait.
+	peer    uint32
+	address *net.UDPAddr
+	waiting [][]byte
+	// Called with the first packet that waits.
+	wake func()
+}
+
+func newPlane(address *net.UDPAddr, name, pool string, mtu int) (*plane, error) {
+	p := &plane{
+		address: address, conn: gtpv1.NewUPlaneConn(address),
+		tunnels: map[uint32]*tunnel{}, ues: map[netip.Addr]*tunnel{},
+	}
+	if name == "" {
+		return p, nil
+	}
+	if err := p.open(name, pool, mtu); err != nil {
+		return nil, fmt.Errorf("TUN device %s: %w", name, err)
+	}
+	p.conn.AddHandler(message.MsgTypeTPDU, p.uplink)
+	go func() { check(p.conn.ListenAndServe(context.Background())) }()
+	go p.downlink()
+	return p, nil
+}
+
+// Makes the device, with a route to all UEs.
+func (p *plane) open(name, pool string, mtu int) error {
+	descriptor, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	request, err := unix.NewIfreq(name)
+	if err != nil {
+		return err
+	}
+	request.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+	if err := unix.IoctlIfreq(descriptor, unix.TUNSETIFF, request); err != nil {
+		return err
+	}
+	p.device = os.NewFile(uintptr(descriptor), name)
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	if err := netlink.LinkSetMTU(link, mtu); err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return err
+	}
+	_, network, err := net.ParseCIDR(pool)
+	if err != nil {
+		return err
+	}
+	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: network}); err != nil {
+		return err
+	}
+	return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644)
+}
+
+// A new tunnel, whose packets wait until the peer's end is known. `ue` is invalid for a dedicated bearer, whose packets go to
+// the UE in the default bearer: filters are not applied.
+func (p *plane) add(interfaceType uint8, ue netip.Addr, wake func()) *tunnel {
+	teid := p.conn.NewFTEID(interfaceType, p.address.IP.String(), "").MustTEID()
+	t := &tunnel{own: teid, ue: ue, wake: wake}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tunnels[teid] = t
+	if ue.IsValid() {
+		p.ues[ue] = t
+	}
+	return t
+}
+
+func (p *plane) remove(t *tunnel) {
+	p.mu.Lock()
+	delete(p.tunnels, t.own)
+	if p.ues[t.ue] == t {
+		delete(p.ues, t.ue)
+	}
+	p.mu.Unlock()
+	// Frees the TEID.
+	_ = p.conn.CloseRelay(t.own)
+}
+
+// Packets go to the peer's end from now on, those that waited first.
+func (p *plane) connect(t *tunnel, peer *end) error {
+	ip := net.ParseIP(peer.Address)
+	if ip == nil {
+		return fmt.Errorf("%q is no address", peer.Address)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.device != nil && t.address != nil && (t.peer != peer.TEID || !t.address.IP.Equal(ip)) {
+		// The former eNB's packets end here (TS 23.401 §5.5.1.1.2).
+		marker := message.NewEndMarker()
+		marker.SetTEID(t.peer)
+		if octets, err := marker.Marshal(); err == nil {
+			_, _ = p.conn.WriteTo(octets, t.address)
+		}
+	}
+	t.peer, t.address = peer.TEID, &net.UDPAddr{IP: ip, Port: 2152}
+	for _, packet := range t.waiting {
+		_, _ = p.conn.WriteToGTP(t.peer, packet, t.address)
+	}
+	t.waiting = nil
+	return nil
+}
+
+func (p *plane) release(t *tunnel) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t.address = nil
+}
+
+// Drops what waits: nobody can be paged.
+func (p *plane) forget(t *tunnel) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t.waiting = nil
+}
+
+func (p *plane) uplink(_ gtpv1.Conn, from net.Addr, m message.Message) error {
+	pdu, ok := m.(*message.TPDU)
+	if !ok {
+		return gtpv1.ErrUnexpectedType
+	}
+	p.mu.RLock()
+	t := p.tunnels[pdu.TEID()]
+	p.mu.RUnlock()
+	if t == nil {
+		return p.conn.ErrorIndication(from, pdu)
+	}
+	p.mu.Lock()
+	p.counts.uplink++
+	p.mu.Unlock()
+	_, err := p.device.Write(pdu.Payload)
+	return err
+}
+
+func (p *plane) downlink() {
+	buffer := make([]byte, 65536)
+	for {
+		length, err := p.device.Read(buffer)
+		check(err)
+		// The destination of an IPv4 packet.
+		if length < 20 || buffer[0]>>4 != 4 {
+			continue
+		}
+		p.deliver(netip.AddrFrom4([4]byte(buffer[16:20])), buffer[:length])
+	}
+}
+
+func (p *plane) deliver(ue netip.Addr, packet []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.ues[ue]
+	switch {
+	case t == nil:
+		p.counts.dropped++
+	case t.address != nil:
+		p.counts.downlink++
+		_, _ = p.conn.WriteToGTP(t.peer, packet, t.address)
+	case len(t.waiting) < maxWaiting:
+		p.counts.waited++
+		t.waiting = append(t.waiting, append([]byte(nil), packet...))
+		if len(t.waiting) == 1 {
+			go t.wake()
+		}
+	default:
+		p.counts.dropped++
+	}
+}
