@@ -31,7 +31,7 @@ async fn start(edit: impl FnOnce(&mut Value)) -> Option<(Core, Peer)> {
 
 async fn mme(core: &Core, restart_counter: u8) -> Peer {
     let (own, enb) = (format!("{}:2123", core.network.ip(6)), format!("{}:2152", core.network.ip(9)));
-    let (peer, counter) = (core.network.gateway().to_string(), restart_counter.to_string());
+    let (peer, counter) = (core.gateway().to_string(), restart_counter.to_string());
     let arguments = ["mme", "-gtpc", &own, "-gtpu", &enb, "-peer", &peer, "-restart-counter", &counter];
     Peer::start(None, &arguments).await.unwrap()
 }

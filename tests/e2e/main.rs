@@ -10,6 +10,7 @@ mod authentication;
 mod captures;
 mod command_line;
 mod epc;
+mod epc_captures;
 mod epc_go_gtp;
 mod f1u;
 mod idle;

@@ -117,6 +117,31 @@ fn three_ues_use_the_network() {
     scratch.assert_clean();
 }
 
+/// `godwit demo --4g`: the same with S-GW and P-GW, then idle mode, paging and a service request.
+#[test]
+fn ues_of_4g_become_idle_and_come_back() {
+    let _turn = alone();
+    let scratch = Scratch::new();
+    let demo = scratch.demo(&["--4g", "--ues", "2", "--download-mb", "20"]);
+    let report = report(demo, &scratch.file("report.json"));
+    assert_complete(&report, 2, 20_000_000);
+    let idle_mode = &report["idle_mode"];
+    for positive in [
+        &idle_mode["release_ms"]["p50"],
+        &idle_mode["service_ms"]["p50"],
+        &idle_mode["paging_ping_ms"],
+        &idle_mode["service_ping_ms"],
+    ] {
+        assert!(positive.as_f64().is_some_and(|value| value > 0.0), "{report:#}");
+    }
+    let checks: Vec<&str> =
+        report["checks"].as_array().unwrap().iter().map(|check| check["name"].as_str().unwrap()).collect();
+    for check in ["attach", "S/P-GW", "idle", "paging", "service request", "detach"] {
+        assert!(checks.contains(&check), "{check}: {checks:?}");
+    }
+    scratch.assert_clean();
+}
+
 /// `godwit mec demo`: a user, an application and a pair at another anchor, and back (DIV-1, DIV-5, SW-1, SW-3 to SW-5).
 #[test]
 fn users_are_moved_to_an_edge_and_back() {

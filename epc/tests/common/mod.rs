@@ -110,9 +110,12 @@ impl Core {
         self.spgw = Some(spgw);
     }
 
+    pub fn gateway(&self) -> SocketAddr {
+        self.network.gateway(self.host)
+    }
+
     pub async fn mme(&self, host: u8) -> Mme {
-        let gateway = self.network.gateway(self.host);
-        Mme::start(self.network.ip(host), gateway, self.network.ip(9), 1).await
+        Mme::start(self.network.ip(host), self.gateway(), self.network.ip(9), 1).await
     }
 
     /// Waits until something is so.

@@ -50,8 +50,10 @@ pub struct Config {
 /// The configuration that all UEs share. The n-th UE has the n-th IMSI.
 #[derive(Debug, Clone)]
 pub struct UeConfig {
-    /// Where the S-GW listens for GTPv2-C. It also is the P-GW, or knows one.
+    /// Where the S-GW listens for GTPv2-C.
     pub gateway: SocketAddr,
+    /// The P-GW that the MME names to the S-GW. `None`: the S-GW is it, too.
+    pub pgw: Option<IpAddr>,
     /// Identity of the first UE.
     pub first_imsi: Imsi,
     /// Serving network.
@@ -102,6 +104,7 @@ impl Default for UeConfig {
     fn default() -> Self {
         Self {
             gateway: SocketAddr::from((Ipv4Addr::new(127, 0, 0, 6), PORT)),
+            pgw: None,
             first_imsi: "999700000000001".parse().expect("fifteen digits are an IMSI"),
             plmn: Plmn::new("999", "70").expect("three and two digits are a PLMN"),
             tac: 1,

@@ -110,6 +110,7 @@ enum Command {
     Send { position: u32, packet: Vec<u8> },
     Classify { position: u32, classify: Classify },
     StopUplink { position: u32 },
+    Redirect { position: u32, upf: SocketAddr, upf_teid: u32 },
     Close { position: u32 },
     Stop,
 }
@@ -317,6 +318,13 @@ impl Tunnel {
         self.user_plane.inner.command(Command::StopUplink { position: self.position() });
     }
 
+    /// Sends to another end from now on, for example that of another S-GW.
+    pub fn redirect(&mut self, upf: IpAddr, upf_teid: Teid) {
+        self.upf = GtpTunnel { address: upf.into(), teid: upf_teid };
+        let (position, upf) = (self.position(), SocketAddr::new(upf, gtpu::PORT));
+        self.user_plane.inner.command(Command::Redirect { position, upf, upf_teid: upf_teid.0 });
+    }
+
     /// Sends an IP packet of the UE, with or without TUN device.
     pub fn send(&self, packet: impl Into<Vec<u8>>) {
         self.user_plane.inner.command(Command::Send { position: self.position(), packet: packet.into() });
@@ -423,6 +431,11 @@ impl Worker {
                     }
                 }
                 Command::StopUplink { position } => self.stop_uplink(position as usize),
+                Command::Redirect { position, upf, upf_teid } => {
+                    if let Some(Some(tunnel)) = self.tunnels.get_mut(position as usize) {
+                        (tunnel.upf, tunnel.upf_teid) = (upf, upf_teid);
+                    }
+                }
                 Command::Send { position, packet } => {
                     self.batch.clear();
                     if let Some(Some(tunnel)) = self.tunnels.get(position as usize) {

@@ -2,13 +2,15 @@
 //!
 //! Flow ([`show`]): build the lab and start the core; start gNBs and UEs and watch them register and
 //! set up sessions; `ping` from every UE; download by HTTP with `curl` through one UE; with `--split`, a video by `ffmpeg` to
-//! one UE, if it is installed; read the NFs' counters; let all UEs deregister. Each step adds checks to the report. After a failed step, the
+//! one UE, if it is installed; with `--4g`, idle mode and paging ([`idle_mode`]); read the NFs' counters; let all UEs deregister.
+//! Each step adds checks to the report. After a failed step, the
 //! later steps that do not need it still run. The exit code is 0 only when every check passed.
 //!
 //! Without root the process first enters its own user namespace, in which it has the rights for all
 //! this.
 
 pub(crate) mod applications;
+mod idle_mode;
 pub(crate) mod progress;
 mod report;
 
@@ -63,7 +65,10 @@ pub struct Args {
     /// UEs to the UPF (bypass).
     #[arg(long, value_name = "MODEL", requires = "split", default_value = "kernel")]
     model: Model,
-    /// Write pcapng captures of N2, N3, N4, N6 and SBI into this folder; with --split, those of CU and DU into folders in it.
+    /// 4G instead of 5G: S-GW and P-GW on the same user plane, an MME with an eNB, idle mode and paging.
+    #[arg(long = "4g", conflicts_with_all = ["gnbs", "split"])]
+    four_g: bool,
+    /// Write pcapng captures of N2, N3, N4, N6, SBI and S11 into this folder; with --split, those of CU and DU into folders in it.
     #[arg(long, value_name = "DIR")]
     pcap: Option<PathBuf>,
     /// Keep the network running afterwards, until interrupted.
@@ -140,7 +145,8 @@ fn requirements() -> anyhow::Result<()> {
 /// The demo: prints the summary and returns the report.
 async fn show(args: &Args, pcap: Option<PathBuf>) -> anyhow::Result<Report> {
     let progress = Progress::new();
-    let mut report = Report::new(args.ues);
+    let words = if args.four_g { report::FOUR_G } else { report::FIVE_G };
+    let mut report = Report::new(args.ues, words);
     let started = time::now();
 
     let step = progress.step("network and core");
@@ -154,6 +160,7 @@ async fn show(args: &Args, pcap: Option<PathBuf>) -> anyhow::Result<Report> {
     }
     options.processes = args.processes;
     options.split = args.split.then_some(args.model);
+    options.epc = args.four_g;
     options.pcap = pcap;
     let mut lab = match Lab::start(options).await {
         Ok(lab) => lab,
@@ -168,8 +175,8 @@ async fn show(args: &Args, pcap: Option<PathBuf>) -> anyhow::Result<Report> {
     step.done(&format!("ready after {:.1} s", (time::now() - started).as_secs_f64()));
     report.check("core", true, format!("every network function is up, in {processes} process(es)"));
 
-    let options = SimulatorOptions { ues: args.ues, gnbs: args.gnbs, ..SimulatorOptions::default() };
-    let mut simulator = lab.simulate(&options)?;
+    let listings = if args.four_g { &FOUR_G } else { &FIVE_G };
+    let mut simulator = lab.simulate(&simulated(args))?;
     let ues = attach(&mut simulator, args.ues, &progress, &mut report).await;
     if !ues.is_empty() {
         traffic(&lab, &ues, args, &progress, &mut report).await;
@@ -180,13 +187,16 @@ async fn show(args: &Args, pcap: Option<PathBuf>) -> anyhow::Result<Report> {
         }
         units(&lab, &mut report).await;
     }
-    account(&lab, &mut report).await;
+    account(&lab, listings, &mut report).await;
+    if args.four_g {
+        idle_mode::show(&lab, &mut simulator, &ues, &progress, &mut report).await;
+    }
 
     if args.serve {
         report.print(time::now() - started)?;
-        serve(&lab, &ues).await?;
+        serve(&lab, &ues, args.four_g).await?;
     }
-    leave(&lab, simulator, &progress, &mut report).await;
+    leave(&lab, simulator, listings, &progress, &mut report).await;
     match lab.check() {
         Ok(()) => match lab.stop().await {
             Ok(()) => report.check("end", true, "every process ended in order".to_owned()),
@@ -200,9 +210,48 @@ async fn show(args: &Args, pcap: Option<PathBuf>) -> anyhow::Result<Report> {
     Ok(report)
 }
 
+/// Radio network and UEs.
+fn simulated(args: &Args) -> SimulatorOptions {
+    let mut arguments = Vec::new();
+    if args.four_g {
+        // The subscription of 4G, which the MME knows, does not limit the bit rate either.
+        arguments.extend(["--inactivity", idle_mode::INACTIVITY_S, "--ambr", "100000"].map(str::to_owned));
+    }
+    SimulatorOptions { ues: args.ues, gnbs: args.gnbs, arguments, ..SimulatorOptions::default() }
+}
+
+/// What a network function lists of the UEs.
+struct Listing {
+    /// The network function in the report.
+    name: &'static str,
+    nf: &'static str,
+    route: &'static str,
+    /// What is listed.
+    what: &'static str,
+}
+
+/// Lists of a 5G core: UEs, then sessions.
+const FIVE_G: [Listing; 2] = [
+    Listing { name: "AMF", nf: "amf", route: "/ues", what: "UEs in the AMF" },
+    Listing { name: "SMF", nf: "smf", route: "/sessions", what: "sessions in the SMF" },
+];
+
+/// Lists of a 4G core.
+const FOUR_G: [Listing; 2] = [
+    Listing { name: "S/P-GW", nf: "spgw", route: "/sessions", what: "PDN connections in the S/P-GW" },
+    Listing { name: "N4", nf: "upf", route: "/sessions", what: "sessions on the UPF" },
+];
+
+impl Listing {
+    async fn count(&self, lab: &Lab) -> Result<u64, nf::oam::CallError> {
+        lab.oam(self.nf, "GET", self.route).await.map(|list| report::entries(&list) as u64)
+    }
+}
+
 /// A UE with a session.
 struct Ue {
-    supi: String,
+    /// SUPI, in 4G IMSI.
+    name: String,
     namespace: NetNs,
     /// Path of the UE's namespace, to be printed.
     path: String,
@@ -219,7 +268,8 @@ async fn attach(
 ) -> Vec<Ue> {
     let mut ues = Vec::new();
     let (mut registration, mut session, mut failures) = (Vec::new(), Vec::new(), Vec::new());
-    let bar = progress.bar("registrations and sessions", u64::from(expected) * 2);
+    let words = report.words();
+    let bar = progress.bar(&format!("{} and {}", words.enter, words.sessions), u64::from(expected) * 2);
     let deadline = time::now() + BASE_LIMIT + UE_LIMIT * expected;
     loop {
         let left = deadline.saturating_duration_since(time::now());
@@ -239,12 +289,17 @@ async fn attach(
                 registration.extend(event.number("registration_ms"));
                 bar.advance();
             }
-            "session" => {
-                session.extend(event.number("session_ms"));
+            // An attach is both.
+            kind @ ("session" | "attached") => {
+                if kind == "attached" {
+                    registration.extend(event.number("attach_ms"));
+                    bar.advance();
+                }
+                session.extend(event.number(if kind == "session" { "session_ms" } else { "attach_ms" }));
                 bar.advance();
                 match event.namespace() {
                     Ok(namespace) => ues.push(Ue {
-                        supi: event.text("supi").unwrap_or_default().to_owned(),
+                        name: event.text("supi").or(event.text("imsi")).unwrap_or_default().to_owned(),
                         namespace,
                         path: event.text("netns").unwrap_or_default().to_owned(),
                         ipv4: event.text("ipv4").and_then(|address| address.parse().ok()),
@@ -258,7 +313,7 @@ async fn attach(
             _ => {}
         }
     }
-    bar.done(&format!("{} registered, {} sessions", registration.len(), session.len()));
+    bar.done(&format!("{} {}, {} {}", registration.len(), words.entered, session.len(), words.sessions));
     report.attached(&registration, &session, &failures);
     ues
 }
@@ -342,20 +397,14 @@ async fn units(lab: &Lab, report: &mut Report) {
 }
 
 /// Reads the NFs' counters.
-async fn account(lab: &Lab, report: &mut Report) {
-    match lab.oam("amf", "GET", "/ues").await {
-        Ok(ues) => {
-            let known = report::entries(&ues);
-            report.check("AMF", known as u64 == report.registered, format!("{known} UEs in the AMF"));
+async fn account(lab: &Lab, listings: &[Listing; 2], report: &mut Report) {
+    for (listing, expected) in listings.iter().zip([report.registered, report.sessions]) {
+        match listing.count(lab).await {
+            Ok(known) => {
+                report.check(listing.name, known == expected, format!("{known} {}", listing.what));
+            }
+            Err(error) => report.check(listing.name, false, error.to_string()),
         }
-        Err(error) => report.check("AMF", false, error.to_string()),
-    }
-    match lab.oam("smf", "GET", "/sessions").await {
-        Ok(sessions) => {
-            let known = report::entries(&sessions);
-            report.check("SMF", known as u64 == report.sessions, format!("{known} sessions in the SMF"));
-        }
-        Err(error) => report.check("SMF", false, error.to_string()),
     }
     match lab.oam("upf", "GET", "/stats").await {
         Ok(stats) => report.counted(&stats),
@@ -366,45 +415,52 @@ async fn account(lab: &Lab, report: &mut Report) {
     }
 }
 
-/// Lets all UEs deregister. The core must delete their contexts.
-async fn leave(lab: &Lab, simulator: Simulator, progress: &Progress, report: &mut Report) {
-    let step = progress.step("deregistration");
+/// Lets all UEs leave. The core must delete their contexts.
+async fn leave(
+    lab: &Lab,
+    simulator: Simulator,
+    listings: &[Listing; 2],
+    progress: &Progress,
+    report: &mut Report,
+) {
+    let name = report.words().leave;
+    let step = progress.step(name);
     if let Err(error) = simulator.stop().await {
         step.failed("failed");
-        return report.check("deregistration", false, output::with_causes(&error));
+        return report.check(name, false, output::with_causes(&error));
     }
     let deadline = time::now() + FORGET_LIMIT;
     loop {
-        let count = async |nf, route| lab.oam(nf, "GET", route).await.map(|list| report::entries(&list));
-        let left = (count("amf", "/ues").await, count("smf", "/sessions").await);
-        if let (Ok(0), Ok(0)) = left {
+        let left = [listings[0].count(lab).await, listings[1].count(lab).await];
+        if let [Ok(0), Ok(0)] = left {
             step.done("done");
-            return report.check("deregistration", true, "every UE left, no session remains".to_owned());
+            return report.check(name, true, "every UE left, no session remains".to_owned());
         }
         if time::now() > deadline {
             step.failed("incomplete");
-            let show = |count: Result<usize, _>| {
-                count.map_or_else(|error: nf::oam::CallError| error.to_string(), |n| n.to_string())
+            let show = |(listing, count): (&Listing, Result<u64, nf::oam::CallError>)| {
+                let count = count.map_or_else(|error| error.to_string(), |count| count.to_string());
+                format!("{}: {count}", listing.what)
             };
-            let detail =
-                format!("UEs left in the AMF: {}; sessions left in the SMF: {}", show(left.0), show(left.1));
-            return report.check("deregistration", false, detail);
+            let left: Vec<_> = listings.iter().zip(left).map(show).collect();
+            return report.check(name, false, format!("left: {}", left.join("; ")));
         }
         time::sleep(Duration::from_millis(50)).await;
     }
 }
 
 /// Keeps the network running until interrupted, and prints how to use it.
-async fn serve(lab: &Lab, ues: &[Ue]) -> anyhow::Result<()> {
+async fn serve(lab: &Lab, ues: &[Ue], four_g: bool) -> anyhow::Result<()> {
     let mut text = String::from("\nThe network keeps running; Ctrl-C ends it.\n");
     // If the demo runs without root, `nsenter` has to enter the user namespace, too.
     let target = format!("nsenter --user --preserve-credentials --target {} --net", std::process::id());
     let root = initial_user_namespace();
     for ue in ues.iter().take(5) {
         let enter = if root { format!("nsenter --net={}", ue.path) } else { format!("{target}={}", ue.path) };
-        text += &format!("  {}:  {enter} ping {}\n", ue.supi, lab::DN);
+        text += &format!("  {}:  {enter} ping {}\n", ue.name, lab::DN);
     }
-    text += &format!("  listings:  godwit ue list -c {}\n", lab.configuration().display());
+    let list = if four_g { "session list --4g" } else { "ue list" };
+    text += &format!("  listings:  godwit {list} -c {}\n", lab.configuration().display());
     output::text(&text)?;
     std::future::pending::<()>().await;
     Ok(())

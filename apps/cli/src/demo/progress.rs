@@ -60,15 +60,23 @@ impl Step {
 
     /// Ends the step as successful.
     pub fn done(self, result: &str) {
-        self.end('✓', result);
+        self.close('✓', result);
     }
 
     /// Ends the step as failed.
     pub fn failed(self, result: &str) {
-        self.end('✗', result);
+        self.close('✗', result);
     }
 
-    fn end(mut self, mark: char, result: &str) {
+    /// Ends the step as its result says.
+    pub fn end<E>(self, result: &Result<String, E>) {
+        match result {
+            Ok(done) => self.done(done),
+            Err(_) => self.failed("failed"),
+        }
+    }
+
+    fn close(mut self, mark: char, result: &str) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }

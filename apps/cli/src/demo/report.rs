@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::applications::Pings;
+use super::idle_mode::IdleMode;
 use output::{self, Table};
 
 /// Failures that a check names; the others are only counted.
@@ -17,14 +18,17 @@ const FAILURES_SHOWN: usize = 3;
 pub struct Report {
     /// UEs requested.
     pub ues: u32,
-    /// UEs registered.
+    /// UEs registered; in 4G attached.
     pub registered: u64,
-    /// PDU sessions set up.
+    /// PDU sessions set up; in 4G PDN connections.
     pub sessions: u64,
-    /// Duration of registrations, measured at the UE.
+    /// Duration of registrations, measured at the UE; in 4G of attaches, measured at the MME.
     pub registration_ms: Percentiles,
-    /// Duration of PDU session establishments, measured at the UE.
+    /// Duration of PDU session establishments, measured at the UE. In 4G the attach sets up the PDN connection, so both are the same.
     pub session_ms: Percentiles,
+    /// Idle mode, in 4G.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_mode: Option<IdleMode>,
     /// Echo requests from all UEs.
     pub ping: Ping,
     /// The HTTP download.
@@ -36,6 +40,58 @@ pub struct Report {
     /// Processing time of the core per procedure, microseconds; for the table.
     #[serde(skip)]
     core_us: BTreeMap<String, Percentiles>,
+    /// How the table names things.
+    #[serde(skip)]
+    words: Words,
+}
+
+/// What 5G and 4G call things.
+#[derive(Debug, Clone, Copy)]
+pub struct Words {
+    /// What UEs do to enter and have done then.
+    pub enter: &'static str,
+    /// UEs that have.
+    pub entered: &'static str,
+    /// What they have then.
+    pub sessions: &'static str,
+    /// What UEs do in the end.
+    pub leave: &'static str,
+    /// Procedures whose times the UEs' side measures.
+    times: &'static [Time],
+}
+
+/// The name of a time, and where it is in the report.
+type Time = (&'static str, fn(&Report) -> Percentiles);
+
+/// Words of 5G.
+pub const FIVE_G: Words = Words {
+    enter: "registration",
+    entered: "registered",
+    sessions: "PDU sessions",
+    leave: "deregistration",
+    times: &[
+        ("registration, seen by the UE", |report| report.registration_ms),
+        ("PDU session establishment, seen by the UE", |report| report.session_ms),
+    ],
+};
+
+/// Words of 4G.
+pub const FOUR_G: Words = Words {
+    enter: "attach",
+    entered: "attached",
+    sessions: "PDN connections",
+    leave: "detach",
+    times: &[
+        ("attach, seen by the MME", |report| report.registration_ms),
+        ("S1 release, seen by the MME", |report| report.idle(|idle| idle.release_ms)),
+        ("service request, seen by the MME", |report| report.idle(|idle| idle.service_ms)),
+    ],
+};
+
+impl Default for Words {
+    fn default() -> Words {
+        FIVE_G
+    }
 }
 
 /// Median and 99th percentile; 0 without samples.
@@ -80,8 +136,17 @@ pub struct Check {
 
 impl Report {
     /// An empty report.
-    pub fn new(ues: u32) -> Report {
-        Report { ues, ..Report::default() }
+    pub fn new(ues: u32, words: Words) -> Report {
+        Report { ues, words, ..Report::default() }
+    }
+
+    fn idle(&self, of: fn(&IdleMode) -> Percentiles) -> Percentiles {
+        self.idle_mode.as_ref().map(of).unwrap_or_default()
+    }
+
+    /// How this report names things.
+    pub fn words(&self) -> Words {
+        self.words
     }
 
     /// Adds the result of a check.
@@ -108,7 +173,7 @@ impl Report {
             why += &format!("; and {} more", failures.len() - FAILURES_SHOWN);
         }
         let (ues, registered, sessions) = (u64::from(self.ues), self.registered, self.sessions);
-        self.check("registration", registered == ues, format!("{registered} of {ues} UEs{why}"));
+        self.check(self.words.enter, registered == ues, format!("{registered} of {ues} UEs{why}"));
         self.check("sessions", sessions == ues, format!("{sessions} of {ues} sessions{why}"));
     }
 
@@ -160,11 +225,9 @@ impl Report {
     fn render(&self, elapsed: Duration) -> String {
         let mut times = Table::new(&["procedure", "p50", "p99"]);
         let ms = |value: f64| format!("{value:.2} ms");
-        for (name, times_ms) in [
-            ("registration, seen by the UE", self.registration_ms),
-            ("PDU session establishment, seen by the UE", self.session_ms),
-        ] {
-            times.row([name.to_owned(), ms(times_ms.p50), ms(times_ms.p99)]);
+        for (name, of) in self.words.times {
+            let times_ms = of(self);
+            times.row([(*name).to_owned(), ms(times_ms.p50), ms(times_ms.p99)]);
         }
         for (name, core_us) in &self.core_us {
             times.row([format!("{name}, time in the core"), ms(core_us.p50 / 1e3), ms(core_us.p99 / 1e3)]);
@@ -181,8 +244,9 @@ impl Report {
                 self.drops.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
             list.join(", ")
         };
+        let Words { entered, sessions, .. } = self.words;
         format!(
-            "\n{} UEs, {} registered, {} PDU sessions\n\n{}\nlatency     {:.3} ms (median of {} pings, {} lost)\n\
+            "\n{} UEs, {} {entered}, {} {sessions}\n\n{}\nlatency     {:.3} ms (median of {} pings, {} lost)\n\
              throughput  {:.0} Mbit/s ({} MB by HTTP)\ndrops       {drops}\n\n{}\n{} in {:.1} s\n",
             self.ues,
             self.registered,
@@ -234,7 +298,7 @@ mod tests {
 
     #[test]
     fn the_json_has_the_published_form_and_one_failed_check_fails_all() {
-        let mut report = Report::new(2);
+        let mut report = Report::new(2, FIVE_G);
         report.attached(&[1.0, 3.0], &[2.0, 4.0], &[]);
         report.pinged(Pings { sent: 6, received: 6, rtt_ms: vec![0.5; 6], problem: None });
         report.download = Download { bytes: 1000, mbps: 8.0 };
@@ -261,7 +325,7 @@ mod tests {
 
     #[test]
     fn bytes_that_went_elsewhere_are_noticed() {
-        let mut report = Report::new(1);
+        let mut report = Report::new(1, FIVE_G);
         report.download = Download { bytes: 1000, mbps: 8.0 };
         report.counted(&json!({"interfaces": {"internet": {"role": "n6", "received": {"bytes": 10}, "sent": {"bytes": 10}}}}));
         assert!(!report.passed());

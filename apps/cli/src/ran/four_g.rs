@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use gtpv2c::PdnType;
 use gtpv2c::endpoint::PORT;
+use gtpv2c::{Ambr, PdnType};
 use lte::{Config, MmeConfig, UeConfig};
 
 use super::Args;
@@ -46,6 +46,9 @@ pub(super) struct LteArgs {
     /// The S-GW's GTP-C address.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.6:2123", requires = "four_g")]
     gateway: SocketAddr,
+    /// The P-GW that the MME names to the S-GW. When not given, the S-GW is also the P-GW.
+    #[arg(long, value_name = "ADDR", requires = "four_g")]
+    pgw: Option<IpAddr>,
     /// Local addresses of S1-U, one for each eNB; UEs are spread over the eNBs.
     #[arg(
         long,
@@ -64,6 +67,10 @@ pub(super) struct LteArgs {
     /// Static IPv6 prefix (64 bits) of the first UE; the others count up. When not given, the gateway chooses.
     #[arg(long, value_name = "PREFIX", requires = "four_g")]
     static_ipv6: Option<Ipv6Addr>,
+    /// APN-AMBR that the MME asks for, from the subscription, Mbit/s in each direction.
+    #[arg(long, value_name = "MBIT/S", default_value_t = 1000, requires = "four_g",
+          value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
+    ambr: u32,
     /// Seconds after which an idle UE comes back on its own. When not given, only pages and programs bring it back.
     #[arg(long, value_name = "SECONDS", requires = "four_g")]
     idle: Option<f64>,
@@ -106,6 +113,7 @@ pub(super) fn config(args: &Args) -> anyhow::Result<Config> {
         first_enb_id: options.enb_id,
         ue: UeConfig {
             gateway: options.gateway,
+            pgw: options.pgw,
             first_imsi: args.ue.imsi,
             plmn: args.plmn,
             tac: u16::from_be_bytes([high, low]),
@@ -113,6 +121,7 @@ pub(super) fn config(args: &Args) -> anyhow::Result<Config> {
             pdn_type,
             static_ipv4: options.static_ipv4,
             static_ipv6: options.static_ipv6,
+            ambr: Ambr { uplink_kbps: options.ambr * 1000, downlink_kbps: options.ambr * 1000 },
             answers_paging: !args.ue.ignore_paging,
             ..UeConfig::default()
         },

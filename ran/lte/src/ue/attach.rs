@@ -99,8 +99,6 @@ impl Ue {
         if asks_ipv6 {
             items.push(PcoItem::DnsIpv6Request);
         }
-        let flow = FlowQos { qci: DEFAULT_QCI, ..FlowQos::default() };
-        let qos = BearerQos { arp: Arp { pl: DEFAULT_PRIORITY, ..Arp::default() }, flow };
         // DAF: the UE's eNB and MME can handle a bearer with both addresses.
         let dual = config.pdn_type == PdnType::Ipv4v6;
         CreateSessionRequest {
@@ -110,7 +108,11 @@ impl Ue {
             rat_type: RatType::EUTRAN,
             indication: dual.then_some(Indication::DAF),
             sender_f_teid: s11.f_teid(),
-            pgw_f_teid: Some(FTeid::new(InterfaceType::S5S8_PGW_GTPC, 0, config.gateway.ip())),
+            pgw_f_teid: Some(FTeid::new(
+                InterfaceType::S5S8_PGW_GTPC,
+                0,
+                config.pgw.unwrap_or(config.gateway.ip()),
+            )),
             apn: config.apn.as_str().into(),
             selection_mode: Some(SelectionMode::Verified),
             pdn_type: Some(config.pdn_type),
@@ -118,7 +120,11 @@ impl Ue {
             max_apn_restriction: Some(ApnRestriction(0)),
             apn_ambr: Some(config.ambr),
             pco: Some(Octets(Pco { items }.encode())),
-            bearers_to_be_created: vec![BearerToBeCreated { ebi: DEFAULT_BEARER, qos, ..Default::default() }],
+            bearers_to_be_created: vec![BearerToBeCreated {
+                ebi: DEFAULT_BEARER,
+                qos: default_qos(),
+                ..Default::default()
+            }],
             recovery: Some(s11.restart_counter()),
             ..Default::default()
         }
@@ -177,6 +183,7 @@ impl Ue {
         }
         Ok(PdnConnection {
             s11,
+            pgw: created.pgw_f_teid,
             ipv4: paa.ipv4(),
             link_local: paa.ipv6().map(|prefix| link_local(prefix.address)),
             ipv6: None,
@@ -200,7 +207,15 @@ fn default_bearer(created: &CreateSessionResponse) -> Result<Bearer, Failure> {
         return Err(Failure::BearerRefused(bearer.cause.value));
     }
     let sgw = bearer.s1u_sgw_f_teid.ok_or(Failure::Lacks("F-TEID of S1-U"))?;
-    Ok(Bearer { qos: bearer.qos.unwrap_or_default(), filters: Vec::new(), sgw })
+    // The answer names only what the gateway has changed.
+    let qos = bearer.qos.unwrap_or_else(default_qos);
+    Ok(Bearer { qos, filters: Vec::new(), sgw, pgw: bearer.s5s8u_pgw_f_teid })
+}
+
+/// The subscribed QoS of the default bearer.
+fn default_qos() -> BearerQos {
+    let flow = FlowQos { qci: DEFAULT_QCI, ..FlowQos::default() };
+    BearerQos { arp: Arp { pl: DEFAULT_PRIORITY, ..Arp::default() }, flow }
 }
 
 /// The link-local address with the interface identifier of an address.

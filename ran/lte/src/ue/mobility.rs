@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use gtpv2c::message::*;
 use gtpv2c::{BearerToBeModified, Ebi, RatType};
+use net::time::Instant;
 use simulator::user_plane::Tunnel;
 
 use super::{DEFAULT_BEARER, Failure, PdnConnection, Radio, Ue};
@@ -94,22 +95,8 @@ impl Ue {
         }
         pdn.take_into_use(outcome);
         self.enb = to;
-        let took = net::time::now().saturating_duration_since(started);
-        let mut former = former.map(|radio| radio.tunnels).unwrap_or_default();
-        let mut end_markers = 0;
-        for tunnel in former.values() {
-            let ended = net::time::timeout(self.config.end_marker_wait, tunnel.end_marker()).await;
-            end_markers += usize::from(ended.is_ok());
-        }
-        let tunnels = former.len();
-        let all_took = net::time::now().saturating_duration_since(started);
-        for (ebi, tunnel) in &mut former {
-            while let Some(packet) = tunnel.try_received() {
-                pdn.forwarded.push_back((*ebi, packet));
-            }
-        }
-        let end_markers_took = (end_markers == tunnels).then_some(all_took);
-        Ok(HandedOver { took, end_markers, tunnels, end_markers_took })
+        let former = former.map(|radio| radio.tunnels).unwrap_or_default();
+        Ok(pdn.leave(former, started, self.config.end_marker_wait).await)
     }
 
     /// Gives all bearers of an idle UE tunnels at its eNB.
@@ -156,9 +143,33 @@ impl Ue {
 }
 
 impl PdnConnection {
+    /// Waits for the End Markers of the former eNB's tunnels and takes what has come through them.
+    pub(super) async fn leave(
+        &mut self,
+        mut former: BTreeMap<Ebi, Tunnel>,
+        started: Instant,
+        limit: Duration,
+    ) -> HandedOver {
+        let took = net::time::now().saturating_duration_since(started);
+        let mut end_markers = 0;
+        for tunnel in former.values() {
+            let ended = net::time::timeout(limit, tunnel.end_marker()).await;
+            end_markers += usize::from(ended.is_ok());
+        }
+        let tunnels = former.len();
+        let all_took = net::time::now().saturating_duration_since(started);
+        for (ebi, tunnel) in &mut former {
+            while let Some(packet) = tunnel.try_received() {
+                self.forwarded.push_back((*ebi, packet));
+            }
+        }
+        let end_markers_took = (end_markers == tunnels).then_some(all_took);
+        HandedOver { took, end_markers, tunnels, end_markers_took }
+    }
+
     /// A tunnel at an eNB for each bearer. They deliver to the TUN device at once: the gateway may send what it has buffered before
     /// its answer.
-    fn open_tunnels(&self, enb: &Enb) -> Result<BTreeMap<Ebi, Tunnel>, Failure> {
+    pub(super) fn open_tunnels(&self, enb: &Enb) -> Result<BTreeMap<Ebi, Tunnel>, Failure> {
         let mut tunnels = BTreeMap::new();
         for (ebi, bearer) in &self.bearers {
             let tunnel = enb.open(bearer.sgw)?;
@@ -169,7 +180,7 @@ impl PdnConnection {
     }
 
     /// Sends and receives through these tunnels from now on. Packets that waited in the TUN device go first.
-    fn take_into_use(&mut self, radio: Radio) {
+    pub(super) fn take_into_use(&mut self, radio: Radio) {
         self.radio = Some(radio);
         // The filters first, so that no packet goes through the wrong bearer.
         self.install_filters();

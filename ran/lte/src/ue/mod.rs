@@ -1,7 +1,7 @@
 //! A UE with what its eNB and MME do for it, and the procedures that it performs.
 //!
 //! One owner drives a [`Ue`] through its methods. Each procedure is a sequence of requests and answers: `attach.rs` (attach, detach),
-//! `mobility.rs` (idle, service request, handover), `network.rs` (what the gateway begins). Between procedures
+//! `mobility.rs` (idle, service request, handover), `relocation.rs` (another S-GW), `network.rs` (what the gateway begins). Between procedures
 //! [`Ue::serve`] answers the gateway. Nothing runs in the background, so a test sees every step.
 //!
 //! States: a UE has no [`PdnConnection`] (detached); one without [`Radio`] (idle); or one with it (connected).
@@ -9,6 +9,7 @@
 mod attach;
 mod mobility;
 mod network;
+mod relocation;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -30,6 +31,7 @@ use crate::mme::{Mme, S11, S11Error};
 pub use attach::Attached;
 pub use mobility::{HandedOver, Served};
 pub use network::{NetworkEvent, Wake};
+pub use relocation::Relocated;
 
 /// The default bearer: the first of the identities that there are.
 pub const DEFAULT_BEARER: Ebi = Ebi(5);
@@ -111,6 +113,8 @@ pub struct Ue {
 #[derive(Debug)]
 pub struct PdnConnection {
     s11: S11,
+    /// The P-GW's end of S5 or S8, for another S-GW.
+    pgw: Option<FTeid>,
     /// The UE's IPv4 address.
     ipv4: Option<Ipv4Addr>,
     /// Link-local IPv6 address, with the interface identifier that the gateway gave.
@@ -143,6 +147,8 @@ pub struct Bearer {
     pub filters: Vec<PacketFilter>,
     /// The S-GW's end of S1-U.
     pub sgw: FTeid,
+    /// The P-GW's end of S5 or S8, where the S-GW has told it.
+    pub pgw: Option<FTeid>,
 }
 
 /// The tunnels of a connected UE, one for each bearer.

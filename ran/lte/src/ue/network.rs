@@ -272,7 +272,8 @@ impl PdnConnection {
         if let Some(radio) = &mut self.radio {
             radio.tunnels.insert(ebi, tunnel);
         }
-        self.bearers.insert(ebi, Bearer { qos: asked.qos, filters, sgw });
+        let bearer = Bearer { qos: asked.qos, filters, sgw, pgw: asked.s5s8u_pgw_f_teid };
+        self.bearers.insert(ebi, bearer);
         Ok(ebi)
     }
 

@@ -6,16 +6,16 @@ use gtpv2c::tft::{Component, Direction, Operation, PacketFilter, Tft};
 use gtpv2c::*;
 use lte::ue::{DEFAULT_BEARER, NetworkEvent};
 
-fn tft(operation: Operation) -> Octets {
+pub(crate) fn tft(operation: Operation) -> Octets {
     Tft { operation, parameters: Vec::new() }.encode().unwrap()
 }
 
-fn filter(id: u8, port: u16) -> PacketFilter {
+pub(crate) fn filter(id: u8, port: u16) -> PacketFilter {
     let components = vec![Component::RemotePort(port)];
     PacketFilter { id, direction: Direction::Bidirectional, precedence: id, components }
 }
 
-fn create(gateway: &Gateway, bearers: &[(u8, Octets, u32)]) -> CreateBearerRequest {
+pub(crate) fn create(gateway: &Gateway, bearers: &[(u8, Octets, u32)]) -> CreateBearerRequest {
     let bearer = |(ebi, tft, teid): &(u8, Octets, u32)| BearerInCreateRequest {
         ebi: Ebi(*ebi),
         tft: tft.clone(),
@@ -28,7 +28,11 @@ fn create(gateway: &Gateway, bearers: &[(u8, Octets, u32)]) -> CreateBearerReque
 }
 
 /// Sends a request while the UE serves. Returns what happened to the UE and its answer.
-async fn exchange(world: &mut World, mme: u32, request: impl Into<Message>) -> (NetworkEvent, Message) {
+pub(crate) async fn exchange(
+    world: &mut World,
+    mme: u32,
+    request: impl Into<Message>,
+) -> (NetworkEvent, Message) {
     let World { gateway, ue, .. } = world;
     let script = async {
         let request = gateway.send(mme, request);

@@ -7,5 +7,6 @@ mod bearers;
 mod failures;
 mod interface;
 mod procedures;
+mod relocation;
 mod run;
 mod support;

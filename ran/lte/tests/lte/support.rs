@@ -172,7 +172,7 @@ impl Gateway {
     /// A Create Session Response that accepts what was asked.
     pub fn created(&self, asked: &CreateSessionRequest) -> CreateSessionResponse {
         let prefix = Ipv6Prefix { address: UE_IPV6.parse().unwrap(), length: 64 };
-        let paa = match asked.pdn_type.unwrap() {
+        let paa = match asked.pdn_type.unwrap_or(PdnType::Ipv4) {
             PdnType::Ipv6 => Paa::Ipv6(prefix),
             PdnType::Ipv4v6 => Paa::Ipv4v6(UE_IPV4, prefix),
             _ => Paa::Ipv4(
@@ -181,10 +181,11 @@ impl Gateway {
         };
         let options = vec![PcoItem::DnsIpv4([9, 9, 9, 9].into()), PcoItem::Ipv4Mtu(1380)];
         let control = FTeid::new(InterfaceType::S11_S4_SGW, CONTROL, address(self.host, 1));
-        let bearer = BearerCreated {
-            ebi: asked.bearers_to_be_created[0].ebi,
+        let bearer = |(number, asked): (u32, &BearerToBeCreated)| BearerCreated {
+            ebi: asked.ebi,
             cause: CauseValue::ACCEPTED.into(),
-            s1u_sgw_f_teid: Some(self.s1u_f_teid(UPLINK)),
+            s1u_sgw_f_teid: Some(self.s1u_f_teid(UPLINK + number)),
+            s5s8u_pgw_f_teid: asked.s5s8u_pgw_f_teid.or(Some(self.pgw_f_teid(false))),
             ..Default::default()
         };
         CreateSessionResponse {
@@ -193,9 +194,19 @@ impl Gateway {
             paa: Some(paa),
             apn_restriction: Some(ApnRestriction(0)),
             pco: Some(Octets(Pco { items: options }.encode())),
-            bearers_created: vec![bearer],
+            pgw_f_teid: Some(self.pgw_f_teid(true)),
+            bearers_created: (0..).zip(&asked.bearers_to_be_created).map(bearer).collect(),
             ..Default::default()
         }
+    }
+
+    /// The P-GW's end of S5: of GTP-C, or of the default bearer.
+    pub fn pgw_f_teid(&self, control: bool) -> FTeid {
+        let (interface, teid) = match control {
+            true => (InterfaceType::S5S8_PGW_GTPC, 0x5500),
+            false => (InterfaceType::S5S8_PGW_GTPU, 0x5501),
+        };
+        FTeid::new(interface, teid, [127, 11, 255, 1].into())
     }
 
     pub async fn create_session(&mut self) -> (RequestId, CreateSessionRequest) {
