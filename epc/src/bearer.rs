@@ -46,7 +46,7 @@ pub(crate) struct Bearer {
     pub qos: BearerQos,
     /// What it carries. The default bearer has none, and carries what no other bearer does.
     pub filters: Vec<Filter>,
-    /// For charging records; unique in this gateway.
+    /// For charging records; the P-GW gives it, and is the only one in which it is unique.
     pub charging_id: u32,
     /// The UPF's end towards the eNB (S1-U), or with a P-GW alone towards the S-GW (S5/S8-U), once the UPF has chosen it.
     pub own: Option<Tunnel>,

@@ -96,20 +96,27 @@ pub(crate) struct UeState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub f_teid: FTeid,
+    /// Where it sends from, which may be another of its addresses.
+    pub source: IpAddr,
     /// Since when it serves the UE or PDN connection.
     pub since: Instant,
 }
 
 impl Peer {
-    /// One that serves from now on.
-    pub fn now(f_teid: FTeid) -> Self {
-        Self { f_teid, since: net::time::now().into_std() }
+    /// One that serves from now on, and has sent from `source`.
+    pub fn now(f_teid: FTeid, source: IpAddr) -> Self {
+        Self { f_teid, source, since: net::time::now().into_std() }
     }
 
-    /// Whether a message comes from this peer, if it has come from this address.
+    /// Whether this is one of its addresses.
     pub fn is_at(&self, address: IpAddr) -> bool {
-        [self.f_teid.ipv4.map(IpAddr::V4), self.f_teid.ipv6.map(IpAddr::V6)].contains(&Some(address))
+        self.source == address || has_address(self.f_teid, address)
     }
+}
+
+/// Whether an F-TEID names this address, perhaps beside one of the other family.
+pub(crate) fn has_address(f_teid: FTeid, address: IpAddr) -> bool {
+    [f_teid.ipv4.map(IpAddr::V4), f_teid.ipv6.map(IpAddr::V6)].contains(&Some(address))
 }
 
 /// What this gateway is for a PDN connection.
@@ -117,10 +124,11 @@ impl Peer {
 pub(crate) enum Role {
     /// S-GW and P-GW.
     Both,
-    /// S-GW alone. `knows_us`: the P-GW sends to this S-GW; it does not while the UE moves here.
-    Sgw { pgw: Peer, knows_us: bool },
-    /// P-GW alone.
-    Pgw { sgw: Peer },
+    /// S-GW alone. `is_known`: the P-GW sends to this S-GW; it does not before a UE's move here is done.
+    Sgw { pgw: Peer, is_known: bool },
+    /// P-GW alone. `awaits_ue`: the MME has prepared a handover to the S-GW in this gateway; the other S-GW serves the UE until that is
+    /// done.
+    Pgw { sgw: Peer, awaits_ue: bool },
 }
 
 impl Role {
@@ -139,7 +147,7 @@ impl Role {
         match self {
             Self::Both => None,
             Self::Sgw { pgw, .. } => Some(pgw),
-            Self::Pgw { sgw } => Some(sgw),
+            Self::Pgw { sgw, .. } => Some(sgw),
         }
     }
 }
@@ -246,11 +254,19 @@ impl Pdn {
         FTeid::new(as_whom, self.number as u32, gateway.gtpc.local().ip())
     }
 
-    /// Who is told of changes that the network makes: the S-GW, or the MME of the UE.
-    pub fn upward(&self, state_mme: Option<Peer>) -> Option<FTeid> {
+    /// The neighbour on the UE's side, who hears of changes that the network makes: the S-GW, or the UE's MME.
+    pub fn towards_ue(&self, mme: Option<Peer>) -> Option<FTeid> {
         match self.role {
-            Role::Pgw { sgw } => Some(sgw.f_teid),
-            _ => state_mme.map(|mme| mme.f_teid),
+            Role::Pgw { sgw, .. } => Some(sgw.f_teid),
+            _ => mme.map(|mme| mme.f_teid),
+        }
+    }
+
+    /// The P-GW, if it is another gateway.
+    pub fn remote_pgw(&self) -> Option<FTeid> {
+        match self.role {
+            Role::Sgw { pgw, .. } => Some(pgw.f_teid),
+            _ => None,
         }
     }
 

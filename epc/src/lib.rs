@@ -6,8 +6,8 @@
 //! this gateway is S-GW, P-GW or both ([`context::Role`]).
 //!
 //! Invariants: a UE's lock excludes concurrent procedures; an address belongs to at most one PDN connection; a PDN connection that
-//! has ended has returned its address and its session on the UPF; only the MME or gateway that serves a UE changes what it has; no
-//! input ends the process.
+//! has ended has returned its address and its session on the UPF; a UE's lock is not held while a neighbour sets up or ends a PDN
+//! connection; no input ends the process.
 //!
 //! Read first: [`context`], `procedure/create_session.rs`, [`rules`].
 #![forbid(unsafe_code)]
@@ -36,6 +36,7 @@ use n4::{N4, N4Event};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
+use procedure::commands::Command;
 use procedure::*;
 
 /// Why the gateway could not start.
@@ -163,11 +164,15 @@ async fn request(gateway: Arc<Gateway>, id: RequestId, teid: u32, message: Messa
         },
         Message::DeleteSessionRequest(request) => delete_session::handle(gateway, id, teid, request).await,
         Message::ReleaseAccessBearersRequest(_) => release_access_bearers::handle(gateway, id, teid).await,
-        Message::DeleteBearerCommand(command) => commands::delete_bearer(gateway, id, teid, command).await,
         Message::BearerResourceCommand(command) => {
-            commands::bearer_resource(gateway, id, teid, command).await
+            commands::handle(gateway, id, teid, Command::Resource(command)).await;
         }
-        Message::ModifyBearerCommand(command) => commands::modify_bearer(gateway, id, teid, command).await,
+        Message::ModifyBearerCommand(command) => {
+            commands::handle(gateway, id, teid, Command::Modify(command)).await;
+        }
+        Message::DeleteBearerCommand(command) => {
+            commands::handle(gateway, id, teid, Command::Delete(command)).await;
+        }
         Message::CreateBearerRequest(_)
         | Message::UpdateBearerRequest(_)
         | Message::DeleteBearerRequest(_) => {

@@ -477,3 +477,171 @@ async fn a_restarted_upf_of_the_sgw_gets_both_tunnels_again() {
     assert_eq!(teids, own);
     assert!(to_tunnel(&asked, 64).is_some() && to_tunnel(&asked, 16).is_some());
 }
+
+/// A neighbour whose part the test plays, at another address.
+async fn scripted(world: &World, host: u8, gateway: u8) -> Mme {
+    let network = world.pgw.network;
+    Mme::start(network.ip(host), network.gateway(gateway), network.ip(9), 1).await
+}
+
+/// The MME has not got the answer in time and asks anew; the UE moves to and fro. The P-GW keeps the PDN connection all the time.
+#[tokio::test]
+async fn a_repeated_move_and_one_back_end_nothing() {
+    let mut world = World::start().await;
+    let (_, created) = world.attach(IMSI, 1).await;
+    for (host, enb) in [(OTHER_SGW, 0x91), (OTHER_SGW, 0x92), (SGW, 0x93), (OTHER_SGW, 0x94)] {
+        let request = world.move_request(&created, Some(Indication::OI), Some(enb));
+        let moved = world.move_to(host, request).await;
+        assert_eq!((moved.cause.value, moved.pgw_f_teid), (CauseValue::ACCEPTED, created.pgw_f_teid));
+        let sgw = if host == SGW { &world.sgw } else { &world.other_sgw };
+        let s5 = teid(&sgw.upf, S5);
+        assert_eq!(to_tunnel(&world.pgw.upf.asked(), 16).map(|(teid, _)| teid), Some(s5));
+        assert_eq!(to_tunnel(&sgw.upf.asked(), 16), Some((enb, false)));
+    }
+    // What was begun on tasks of their own would have come by now.
+    world.mme.event_within(Duration::from_millis(400)).await;
+    assert_eq!((world.pgw.upf.sessions(), world.pgw.sessions().await.len()), (1, 1));
+}
+
+/// A prepared handover that comes to nothing: the MME cancels it, or has restarted and forgotten it.
+#[tokio::test]
+async fn a_handover_that_comes_to_nothing_leaves_the_ue_where_it_is() {
+    let mut world = World::with(Node::Spgw).await;
+    world.mme.gateway = world.pgw.network.gateway(SGW);
+    let (old, created) = world.attach(IMSI, 1).await;
+    world.pgw.upf.asked();
+    // To the gateway that is its P-GW, and to another one.
+    for host in [PGW, OTHER_SGW] {
+        let request = world.move_request(&created, None, None);
+        let prepared = world.move_to(host, request.clone()).await;
+        assert_eq!(prepared.cause.value, CauseValue::ACCEPTED, "{prepared:?}");
+        // Prepared twice is prepared once.
+        let prepared = world.move_to(host, request).await;
+        let target = prepared.sender_f_teid.unwrap().teid;
+        assert_eq!(world.mme.delete_as(target, 5, None).await, CauseValue::ACCEPTED);
+        assert_eq!(world.pgw.sessions().await[0]["sgw"], json!(world.sgw.network.ip(SGW).to_string()));
+    }
+    // A target that hears of a restart of the MME does not end what the P-GW has with the source.
+    let request =
+        CreateSessionRequest { recovery: Some(Recovery(1)), ..world.move_request(&created, None, None) };
+    assert_eq!(world.move_to(OTHER_SGW, request).await.cause.value, CauseValue::ACCEPTED);
+    assert_eq!(world.other_sgw.upf.sessions(), 1);
+    world.other_sgw.upf.refuse(75);
+    world.other_sgw.upf.restart().await;
+    world.pgw.until(async || world.other_sgw.sessions().await.is_empty()).await;
+    world.mme.event_within(Duration::from_millis(200)).await;
+    assert_eq!(world.pgw.upf.asked().len(), 0, "the P-GW has not changed anything");
+    world.mme.gateway = world.pgw.network.gateway(SGW);
+    assert_eq!(world.mme.connect(old, 5, 0x55).await.cause.value, CauseValue::ACCEPTED);
+    assert_eq!(world.mme.delete(old, 5).await, CauseValue::ACCEPTED);
+    assert_eq!(world.pgw.upf.sessions(), 0);
+}
+
+/// The handover to the gateway that is the UE's P-GW is done: the packets go to the eNB, with an End Marker to the former S-GW.
+#[tokio::test]
+async fn a_prepared_handover_to_the_gateway_that_is_both_is_done_when_the_enb_is_named() {
+    let mut world = World::with(Node::Spgw).await;
+    world.mme.gateway = world.pgw.network.gateway(SGW);
+    let (old, created) = world.attach(IMSI, 1).await;
+    world.pgw.upf.asked();
+    let request = world.move_request(&created, None, None);
+    let target = world.move_to(PGW, request).await.sender_f_teid.unwrap().teid;
+    assert!(world.pgw.upf.asked().is_empty());
+    assert_eq!(world.mme.connect(target, 5, 0x66).await.cause.value, CauseValue::ACCEPTED);
+    assert_eq!(to_tunnel(&world.pgw.upf.asked(), 16), Some((0x66, true)));
+    world.mme.gateway = world.pgw.network.gateway(SGW);
+    assert_eq!(world.mme.delete_as(old, 5, None).await, CauseValue::ACCEPTED);
+    assert_eq!(world.pgw.sessions().await[0]["sgw"], json!(null));
+}
+
+/// A P-GW that takes its time: the MME has given up and attaches the UE anew. What the P-GW sets up late, it ends.
+#[tokio::test]
+async fn what_a_slow_pgw_sets_up_for_nobody_it_is_told_to_end() {
+    let mut world = World::start().await;
+    let mut slow = scripted(&world, 77, SGW).await;
+    let at_slow = FTeid::new(InterfaceType::S5S8_PGW_GTPC, 0, slow.ip);
+    let request = CreateSessionRequest { pgw_f_teid: Some(at_slow), ..world.create_request(IMSI, 1) };
+    world.mme.send(0, request);
+    // The datagram leaves at the MME's next step.
+    world.mme.event_within(Duration::from_millis(20)).await;
+    let (id, _, message) = slow.request().await;
+    let Message::CreateSessionRequest(asked) = message else { panic!("{message:?}") };
+    assert_eq!(asked.sender_f_teid.interface, InterfaceType::S5S8_SGW_GTPC);
+    assert_eq!(world.sgw.upf.sessions(), 1);
+    // Meanwhile the UE is free for others: it attaches with another P-GW.
+    world.attach(IMSI, 2).await;
+    let created = gtpv2c::BearerCreated {
+        ebi: Ebi(5),
+        cause: CauseValue::ACCEPTED.into(),
+        s5s8u_pgw_f_teid: Some(FTeid::new(InterfaceType::S5S8_PGW_GTPU, 9, slow.ip)),
+        ..Default::default()
+    };
+    let response = CreateSessionResponse {
+        cause: CauseValue::ACCEPTED.into(),
+        pgw_f_teid: Some(FTeid { teid: 0x99, ..at_slow }),
+        paa: Some(Paa::Ipv4([10, 1, 1, 1].into())),
+        bearers_created: vec![created],
+        ..Default::default()
+    };
+    slow.respond(id, asked.sender_f_teid.teid, response);
+    let (_, to, message) = slow.request().await;
+    assert!(matches!(message, Message::DeleteSessionRequest(_)), "{message:?}");
+    assert_eq!(to, 0x99);
+    assert_eq!((world.sgw.upf.sessions(), world.sgw.sessions().await.len()), (1, 1));
+}
+
+/// What the UE has not taken along ends at the P-GW, and a bearer that was being set up is taken back.
+#[tokio::test]
+async fn bearers_that_do_not_move_end() {
+    let mut world = World::start().await;
+    let (gateway, created) = world.attach(IMSI, 1).await;
+    let body = |port: u16| json!({"linked_ebi": 5, "qci": 8, "protocol": 17, "remote_port": port});
+    let create = world.pgw.oam("POST", "/ues/999700000000001/bearers", Some(body(1)));
+    let accept = async {
+        let (id, _, message) = world.mme.request().await;
+        let Message::CreateBearerRequest(request) = message else { panic!("{message:?}") };
+        world.mme.respond(id, gateway, accepted_bearer(&world.sgw, &request, 6));
+        world.mme.event_within(Duration::from_millis(50)).await;
+    };
+    assert!(tokio::join!(create, accept).0.is_ok());
+    // A second one is on its way when the UE moves, with its default bearer only.
+    let network = world.pgw.network;
+    let move_request = world.move_request(&created, Some(Indication::OI), Some(0x99));
+    let World { pgw, sgw, mme, .. } = &mut world;
+    let create = pgw.oam("POST", "/ues/999700000000001/bearers", Some(body(2)));
+    let interfere = async {
+        let (id, _, message) = mme.request().await;
+        let Message::CreateBearerRequest(request) = message else { panic!("{message:?}") };
+        mme.gateway = network.gateway(OTHER_SGW);
+        assert!(mme.create(move_request).await.cause.is_accepted());
+        mme.respond(id, gateway, accepted_bearer(sgw, &request, 7));
+        mme.event_within(Duration::from_millis(100)).await;
+    };
+    let (refused, ()) = tokio::join!(create, interfere);
+    assert!(refused.is_err(), "{refused:?}");
+    assert_eq!(world.pgw.sessions().await[0]["bearers"].as_array().unwrap().len(), 1);
+}
+
+fn accepted_bearer(sgw: &Core, request: &CreateBearerRequest, ebi: u8) -> CreateBearerResponse {
+    let cause = CauseValue::ACCEPTED.into();
+    let bearer = BearerInCreateResponse {
+        ebi: Ebi(ebi),
+        cause,
+        s1u_enb_f_teid: Some(FTeid::new(InterfaceType::S1U_ENB, ebi.into(), sgw.network.ip(9))),
+        s1u_sgw_f_teid: request.bearers[0].s1u_sgw_f_teid,
+        ..Default::default()
+    };
+    CreateBearerResponse { cause, bearers: vec![bearer], ..Default::default() }
+}
+
+#[tokio::test]
+async fn an_sgw_that_names_no_tunnel_is_refused() {
+    let world = World::start().await;
+    let mut sgw = scripted(&world, 77, PGW).await;
+    let request = CreateSessionRequest {
+        sender_f_teid: FTeid::new(InterfaceType::S5S8_SGW_GTPC, 7, sgw.ip),
+        ..sgw.create_request(IMSI, 7)
+    };
+    assert_eq!(sgw.create(request).await.cause.value, CauseValue::CONDITIONAL_IE_MISSING);
+    assert_eq!((world.pgw.upf.sessions(), world.pgw.sessions().await.len()), (0, 0));
+}

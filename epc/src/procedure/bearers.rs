@@ -54,7 +54,8 @@ async fn create_counted(gateway: &Gateway, ue: &Ue, wanted: Wanted) -> Result<Eb
         let mme = state.mme;
         let pdn = state.pdn(wanted.linked).ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
         // An S-GW alone has no say.
-        let peer = pdn.upward(mme).filter(|_| pdn.role.is_pgw()).ok_or(CauseValue::SERVICE_NOT_SUPPORTED)?;
+        let peer =
+            pdn.towards_ue(mme).filter(|_| pdn.role.is_pgw()).ok_or(CauseValue::SERVICE_NOT_SUPPORTED)?;
         let slot = pdn.free_slot().ok_or(CauseValue::NO_RESOURCES)?;
         let charging_id = gateway.ues.charging_id();
         let bearer = Bearer {
@@ -90,11 +91,14 @@ async fn create_counted(gateway: &Gateway, ue: &Ue, wanted: Wanted) -> Result<Eb
     let accepted = accepted(answer);
     let mut state = ue.state.lock().await;
     let taken: Vec<Ebi> = state.pdns.iter().flat_map(|pdn| &pdn.bearers).map(|bearer| bearer.ebi).collect();
+    let mme = state.mme;
     // The UE may have attached again meanwhile.
     let pdn = state.numbered(number).ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
     let at = pdn.bearers.iter().position(|bearer| bearer.charging_id == charging_id);
     let at = at.ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
     let result = match accepted {
+        // The UE has moved to another S-GW or MME, which does not know of the bearer.
+        Ok(_) if pdn.towards_ue(mme) != Some(peer) => Err(CauseValue::TEMPORARILY_REJECTED.into()),
         Ok((ebi, _)) if taken.contains(&ebi) => Err(CauseValue::INVALID_REPLY_FROM_REMOTE_PEER.into()),
         Ok((ebi, access)) => {
             pdn.bearers[at].ebi = ebi;
@@ -106,14 +110,21 @@ async fn create_counted(gateway: &Gateway, ue: &Ue, wanted: Wanted) -> Result<Eb
         take_away(gateway, pdn, at).await;
         // MME and eNB have it.
         if let Ok((ebi, _)) = accepted {
-            let request = DeleteBearerRequest { ebis: vec![ebi], ..Default::default() };
-            drop(state);
-            if let Err(error) = gateway.gtpc.request(peer, request).await {
-                tracing::debug!(imsi = %ue.imsi, %error, "the neighbour does not hear of the end of a bearer");
-            }
+            delete_at(gateway, peer, ebi);
         }
     }
     result
+}
+
+/// Has a neighbour delete a bearer that is no more here, on a task of its own.
+pub(super) fn delete_at(gateway: &Gateway, peer: FTeid, ebi: Ebi) {
+    let request = DeleteBearerRequest { ebis: vec![ebi], ..Default::default() };
+    let gtpc = gateway.gtpc.clone();
+    tokio::spawn(async move {
+        if let Err(error) = gtpc.request(peer, request).await {
+            tracing::debug!(%error, "the neighbour does not hear of the end of a bearer");
+        }
+    });
 }
 
 /// Names the far end of a new bearer's tunnel; `None`: it has none yet.
@@ -193,13 +204,13 @@ pub(super) async fn take_away(gateway: &Gateway, pdn: &mut Pdn, at: usize) {
     }
 }
 
-/// Takes the dedicated bearer with this identity away, if there is one, without the neighbours.
-pub(super) async fn remove(gateway: &Gateway, pdn: &mut Pdn, ebi: Ebi) {
+/// Takes the dedicated bearer with this identity away, without the neighbours. Returns whether there was one.
+pub(super) async fn remove(gateway: &Gateway, pdn: &mut Pdn, ebi: Ebi) -> bool {
     let mut bearers = pdn.bearers.iter();
     let dedicated = bearers.position(|bearer| bearer.ebi == ebi && bearer.slot != Slot::DEFAULT);
-    if let Some(at) = dedicated.filter(|_| ebi != Ebi(0)) {
-        take_away(gateway, pdn, at).await;
-    }
+    let Some(at) = dedicated.filter(|_| ebi != Ebi(0)) else { return false };
+    take_away(gateway, pdn, at).await;
+    true
 }
 
 /// Ends dedicated bearers, or with a default one its PDN connection (TS 23.401 §5.4.4.1). They end whatever the MME says. `pti` is the
@@ -224,7 +235,7 @@ pub(crate) async fn delete(
             is_default |= bearer.slot == Slot::DEFAULT;
             charging_ids.push(bearer.charging_id);
             // An S-GW alone has no say.
-            peer = state.pdns[at].upward(mme).filter(|_| state.pdns[at].role.is_pgw());
+            peer = state.pdns[at].towards_ue(mme).filter(|_| state.pdns[at].role.is_pgw());
         }
         if is_default && ebis.len() > 1 {
             return Err(CauseValue::REJECTED.into());
@@ -244,7 +255,9 @@ pub(crate) async fn delete(
     let mut state = ue.state.lock().await;
     let mut at = 0;
     while let Some(pdn) = state.pdns.get_mut(at) {
-        let is_gone = |bearer: &Bearer| charging_ids.contains(&bearer.charging_id);
+        // An S-GW's bearers have the charging IDs of their P-GWs.
+        let is_own = pdn.role.is_pgw();
+        let is_gone = |bearer: &Bearer| is_own && charging_ids.contains(&bearer.charging_id);
         if pdn.default_bearer().is_some_and(is_gone) {
             let pdn = state.pdns.remove(at);
             delete_session::end_here(gateway, pdn).await;

@@ -23,7 +23,7 @@ use types::{BitRate, Dnn, PduSessionType};
 use super::{cause_of, delete_session, missing, serving, sgw_change};
 use crate::bearer::{Bearer, S5Tunnel, Slot, Tunnel};
 use crate::config::ApnConfig;
-use crate::context::{Gateway, Network, Paging, Pdn, Peer, Role, Ue, UeState, UpfSession};
+use crate::context::{Gateway, Network, Paging, Pdn, Peer, Role, Ue, UeState, UpfSession, has_address};
 use crate::filters::Filter;
 use crate::rules;
 
@@ -39,7 +39,7 @@ pub(super) const DEFAULT_AMBR: types::Ambr =
 pub(crate) async fn handle(gateway: Arc<Gateway>, id: RequestId, teid: u32, request: CreateSessionRequest) {
     REQUESTED.inc();
     let sender = request.sender_f_teid;
-    let result = create(&gateway, teid, &request).await;
+    let result = create(&gateway, id.peer.ip(), teid, &request).await;
     let response = result.unwrap_or_else(|cause| {
         REFUSED.inc(&cause.value.0.to_string());
         tracing::info!(imsi = ?request.imsi, apn = request.apn.0, cause = cause.value.0, "PDN connection refused");
@@ -47,7 +47,7 @@ pub(crate) async fn handle(gateway: Arc<Gateway>, id: RequestId, teid: u32, requ
     });
     if response.cause.is_accepted() {
         CREATED.inc();
-        gateway.gtpc.watch(id.peer.ip());
+        gateway.gtpc.watch(sender.address().unwrap_or(id.peer.ip()));
     }
     let response = CreateSessionResponse { recovery: Some(gateway.gtpc.restart_counter()), ..response };
     gateway.gtpc.respond(id, sender.teid, response);
@@ -55,11 +55,12 @@ pub(crate) async fn handle(gateway: Arc<Gateway>, id: RequestId, teid: u32, requ
 
 async fn create(
     gateway: &Arc<Gateway>,
+    source: IpAddr,
     teid: u32,
     request: &CreateSessionRequest,
 ) -> Result<CreateSessionResponse, Cause> {
     let imsi = request.imsi.ok_or_else(|| missing(ie::IMSI))?;
-    let sender = Peer::now(request.sender_f_teid);
+    let sender = Peer::now(request.sender_f_teid, source);
     if sender.f_teid.address().is_none() || sender.f_teid.teid == 0 {
         let offending_ie = Some(gtpv2c::OffendingIe::new(ie::F_TEID, 0));
         return Err(Cause { offending_ie, ..CauseValue::MANDATORY_IE_INCORRECT.into() });
@@ -69,16 +70,10 @@ async fn create(
     // The P-GW knows the UE already, which has moved here from another S-GW.
     let moved = request.pgw_f_teid.filter(|pgw| !is_s5 && pgw.teid != 0);
     let default = default_bearer(request)?;
-    let (apn, network) = match role.is_pgw() {
-        true => network(gateway, &request.apn).map(|(apn, network)| (apn, Some(network))),
-        false => request.apn.0.parse().ok().map(|apn| (apn, None)),
-    }
-    .ok_or(CauseValue::UNKNOWN_APN)?;
-    let (pdn_type, type_cause) = match network {
-        Some(network) => select_type(network, request)?,
-        None => (serving::asked_type(request), CauseValue::ACCEPTED),
+    let plan = match moved {
+        Some(pgw) if role == Role::Both => Plan::OwnPdn(pgw.teid),
+        _ => plan(gateway, request, default, role)?,
     };
-    let bearers = bearers(gateway, request, default, role)?;
     loop {
         let ue = gateway.ues.of_imsi(imsi);
         let mut state = ue.state.lock().await;
@@ -92,8 +87,7 @@ async fn create(
             return Err(CauseValue::CONTEXT_NOT_FOUND.into());
         }
         let is_attach = !is_s5 && teid != ue.teid && moved.is_none();
-        let own_pdn = moved.filter(|_| role == Role::Both).map(|pgw| pgw.teid);
-        replace_former(gateway, &mut state, is_attach, own_pdn, request, default).await;
+        replace_former(gateway, &mut state, is_attach, moved, request, default).await;
         if !is_s5 {
             if state.mme.is_none_or(|mme| mme.f_teid != sender.f_teid) || is_attach {
                 state.mme = Some(sender);
@@ -102,19 +96,16 @@ async fn create(
                 state.set_paging(Paging::No);
             }
         }
-        let new = NewPdn { apn: apn.clone(), role, pdn_type, bearers: bearers.clone() };
-        let result = match (own_pdn, network) {
-            (Some(teid), _) => sgw_change::come_back(gateway, &ue, &mut state, teid, request).await,
-            (None, Some(network)) => add(gateway, &ue, &mut state, network, new, request).await,
-            (None, None) => serving::add(gateway, &ue, &mut state, new, request).await,
+        let result = match plan {
+            Plan::New(new) => return serving::add(gateway, &ue, state, new, request).await,
+            Plan::NewHere(new, network, type_cause) => {
+                let result = add(gateway, &ue, &mut state, network, new, request).await;
+                result.map(|response| CreateSessionResponse { cause: type_cause.into(), ..response })
+            }
+            Plan::OwnPdn(teid) => sgw_change::move_here(gateway, &ue, &mut state, teid, request).await,
         };
-        if result.is_err() {
-            delete_session::forget_if_empty(gateway, &ue, &mut state);
-        }
-        return result.map(|response| match response.cause.value {
-            CauseValue::ACCEPTED => CreateSessionResponse { cause: type_cause.into(), ..response },
-            _ => response,
-        });
+        delete_session::forget_if_empty(gateway, &ue, &mut state);
+        return result;
     }
 }
 
@@ -122,10 +113,11 @@ async fn create(
 fn role(gateway: &Gateway, request: &CreateSessionRequest, sender: Peer, is_s5: bool) -> Result<Role, Cause> {
     let own = gateway.gtpc.local().ip();
     // An MME may leave out whom it means if there is one only.
-    let remote = request.pgw_f_teid.filter(|pgw| pgw.address().is_some_and(|pgw| pgw != own));
+    let remote = request.pgw_f_teid.filter(|pgw| !has_address(*pgw, own));
+    let remote = remote.and_then(|pgw| Some((pgw, pgw.address()?)));
     let role = match (is_s5, remote) {
-        (true, _) => Role::Pgw { sgw: sender },
-        (false, Some(pgw)) => Role::Sgw { pgw: Peer { f_teid: pgw, ..sender }, knows_us: false },
+        (true, _) => Role::Pgw { sgw: sender, awaits_ue: false },
+        (false, Some((pgw, address))) => Role::Sgw { pgw: Peer::now(pgw, address), is_known: false },
         (false, None) => Role::Both,
     };
     let node = gateway.node;
@@ -141,6 +133,49 @@ pub(super) struct NewPdn {
     pub role: Role,
     pub pdn_type: PduSessionType,
     pub bearers: Vec<Bearer>,
+}
+
+/// How a request is fulfilled.
+enum Plan<'g> {
+    /// A PDN connection whose P-GW is another gateway.
+    New(NewPdn),
+    /// One whose P-GW this is to be, at this access point. The cause tells the type.
+    NewHere(NewPdn, &'g Network, CauseValue),
+    /// One whose P-GW this is already, with this TEID: the UE moves to the S-GW in this gateway.
+    OwnPdn(u32),
+}
+
+fn plan<'g>(
+    gateway: &'g Gateway,
+    request: &CreateSessionRequest,
+    default: Ebi,
+    role: Role,
+) -> Result<Plan<'g>, Cause> {
+    if !role.is_pgw() {
+        let apn = request.apn.0.parse().map_err(|_| CauseValue::UNKNOWN_APN)?;
+        let pdn_type = match asked_type(request) {
+            PdnType::Ipv4 => PduSessionType::Ipv4,
+            PdnType::Ipv6 => PduSessionType::Ipv6,
+            PdnType::Ipv4v6 => PduSessionType::Ipv4v6,
+            PdnType::NonIp => PduSessionType::Unstructured,
+            PdnType::Ethernet => PduSessionType::Ethernet,
+        };
+        let bearers = bearers(gateway, request, default, role)?;
+        return Ok(Plan::New(NewPdn { apn, role, pdn_type, bearers }));
+    }
+    let (apn, network) = network(gateway, &request.apn).ok_or(CauseValue::UNKNOWN_APN)?;
+    let (pdn_type, cause) = select_type(network, request)?;
+    let bearers = bearers(gateway, request, default, role)?;
+    Ok(Plan::NewHere(NewPdn { apn, role, pdn_type, bearers }, network, cause))
+}
+
+/// The type that a UE asks for; in a move the address tells it.
+fn asked_type(request: &CreateSessionRequest) -> PdnType {
+    request.pdn_type.unwrap_or(match request.paa {
+        Some(Paa::Ipv6(_)) => PdnType::Ipv6,
+        Some(Paa::Ipv4v6(..)) => PdnType::Ipv4v6,
+        _ => PdnType::Ipv4,
+    })
 }
 
 /// The access point of a name, whose operator identifier does not count (TS 23.003 §9.1.2).
@@ -181,13 +216,8 @@ fn select_type(
         let pool = network.pool();
         (pool.has_ipv4(), pool.has_ipv6())
     };
-    let of_address = || match request.paa {
-        Some(Paa::Ipv6(_)) => PdnType::Ipv6,
-        Some(Paa::Ipv4v6(..)) => PdnType::Ipv4v6,
-        _ => PdnType::Ipv4,
-    };
     let unsupported = || Cause::from(CauseValue::PREFERRED_PDN_TYPE_NOT_SUPPORTED);
-    match request.pdn_type.unwrap_or_else(of_address) {
+    match asked_type(request) {
         PdnType::Ipv4 if has_v4 => Ok((PduSessionType::Ipv4, CauseValue::ACCEPTED)),
         PdnType::Ipv6 if has_v6 => Ok((PduSessionType::Ipv6, CauseValue::ACCEPTED)),
         PdnType::Ipv4v6 if has_v4 && has_v6 => {
@@ -228,6 +258,10 @@ fn bearer(gateway: &Gateway, slot: Slot, context: &BearerToBeCreated, role: Role
         _ if slot != Slot::DEFAULT => return Err(missing(ie::BEARER_TFT)),
         _ => Vec::new(),
     };
+    let access = match role {
+        Role::Pgw { .. } => Some(context.s5s8u_sgw_f_teid.ok_or_else(|| missing(ie::F_TEID))?),
+        _ => context.s1u_enb_f_teid,
+    };
     Ok(Bearer {
         slot,
         ebi: context.ebi,
@@ -235,11 +269,7 @@ fn bearer(gateway: &Gateway, slot: Slot, context: &BearerToBeCreated, role: Role
         filters,
         charging_id: gateway.ues.charging_id(),
         own: None,
-        access: match role {
-            Role::Pgw { .. } => context.s5s8u_sgw_f_teid,
-            _ => context.s1u_enb_f_teid,
-        }
-        .and_then(Tunnel::of),
+        access: access.and_then(Tunnel::of),
         s5: S5Tunnel { own: None, pgw: context.s5s8u_pgw_f_teid.and_then(Tunnel::of) },
     })
 }
@@ -252,13 +282,13 @@ pub(super) fn filters(tft: &Octets) -> Result<Vec<Filter>, Cause> {
     filters.map_err(|_| CauseValue::FILTER_SEMANTIC_ERRORS.into())
 }
 
-/// An attach ends what the UE had. Otherwise a request for a default bearer that there is replaces its PDN connection (§7.2.1), unless
-/// that is `own_pdn`, of which this is the P-GW and is to be the S-GW as well. Neither is told to the MME.
+/// An attach ends what the UE had. Otherwise a request for a default bearer that there is replaces its PDN connection (§7.2.1). The
+/// MME is told of neither. One that has `moved` is still its P-GW's, with this F-TEID: if this gateway is that P-GW, nothing ends.
 async fn replace_former(
     gateway: &Arc<Gateway>,
     state: &mut UeState,
     is_attach: bool,
-    own_pdn: Option<u32>,
+    moved: Option<FTeid>,
     request: &CreateSessionRequest,
     default: Ebi,
 ) {
@@ -268,11 +298,16 @@ async fn replace_former(
         let is_replaced = is_attach
             || pdn.default_bearer().is_some_and(|bearer| bearer.ebi == default)
             || pdn.bearers.iter().any(|bearer| ebis.contains(&bearer.ebi));
-        if is_replaced && own_pdn != Some(pdn.number as u32) {
-            let pdn = state.pdns.remove(at);
-            delete_session::end(gateway, pdn).await;
-        } else {
+        let is_moved_pdn = pdn.role.is_pgw() && moved.is_some_and(|pgw| pgw.teid == pdn.number as u32);
+        if !is_replaced || is_moved_pdn {
             at += 1;
+            continue;
+        }
+        let pdn = state.pdns.remove(at);
+        match moved.is_some() && pdn.remote_pgw() == moved {
+            // The MME repeats the move, or the UE is here again: the P-GW keeps the PDN connection.
+            true => delete_session::end_here(gateway, pdn).await,
+            false => delete_session::end(gateway, pdn).await,
         }
     }
 }
@@ -288,7 +323,7 @@ async fn add(
 ) -> Result<CreateSessionResponse, Cause> {
     let NewPdn { apn, role, pdn_type, bearers } = new;
     let number = gateway.ues.add_pdn(ue, gateway.config.limits.sessions).ok_or(CauseValue::NO_RESOURCES)?;
-    let wanted = wanted_addresses(request);
+    let wanted = addresses(request.paa);
     let allocated =
         network.pool().allocate(time::now().into_std(), pdn_type.has_ipv4(), pdn_type.has_ipv6(), wanted);
     let addresses = allocated.map_err(|error| {
@@ -325,10 +360,10 @@ pub(super) fn rates(ambr: Ambr) -> types::Ambr {
     types::Ambr { uplink: rate(ambr.uplink_kbps), downlink: rate(ambr.downlink_kbps) }
 }
 
-/// A requested address (TS 29.274 §8.14); zeros ask for any.
-fn wanted_addresses(request: &CreateSessionRequest) -> Addresses {
-    let ipv4 = request.paa.and_then(Paa::ipv4).filter(|address| !address.is_unspecified());
-    let ipv6 = request.paa.and_then(Paa::ipv6).map(|prefix| prefix.address);
+/// Addresses of a PAA (TS 29.274 §8.14); zeros are none.
+pub(super) fn addresses(paa: Option<Paa>) -> Addresses {
+    let ipv4 = paa.and_then(Paa::ipv4).filter(|address| !address.is_unspecified());
+    let ipv6 = paa.and_then(Paa::ipv6).map(|prefix| prefix.address);
     let prefix = ipv6.map(|address| std::net::Ipv6Addr::from_bits(address.to_bits() >> 64 << 64));
     Addresses { ipv4, ipv6: prefix.filter(|prefix| !prefix.is_unspecified()) }
 }
@@ -368,19 +403,20 @@ fn accept(
         apn_ambr: request.apn_ambr,
         linked_ebi: request.linked_ebi,
         pco: request.pco.as_ref().and_then(|asked| answer_pco(asked, network)),
-        ..tunnels(gateway, ue, pdn)
+        ..tunnels(gateway, Some(ue).filter(|_| pdn.role.is_sgw()), pdn)
     }
 }
 
-/// The answer's tunnels, for control and of the bearers. An MME gives those of the P-GW to an S-GW to which the UE moves.
-pub(super) fn tunnels(gateway: &Gateway, ue: &Ue, pdn: &Pdn) -> CreateSessionResponse {
-    let is_s11 = pdn.role.is_sgw();
-    let bearers_created = pdn.bearers.iter().map(|bearer| {
+/// The answer's tunnels, for control and of the bearers; `ue` if it goes to the MME. An MME gives those of the P-GW to an S-GW to which
+/// the UE moves.
+pub(super) fn tunnels(gateway: &Gateway, ue: Option<&Ue>, pdn: &Pdn) -> CreateSessionResponse {
+    let named = pdn.bearers.iter().filter(|bearer| bearer.ebi != Ebi(0));
+    let bearers_created = named.map(|bearer| {
         let pgw = if pdn.role.is_pgw() { bearer.own } else { bearer.s5.pgw };
         BearerCreated {
             ebi: bearer.ebi,
             cause: CauseValue::ACCEPTED.into(),
-            s1u_sgw_f_teid: bearer.own.filter(|_| is_s11).map(|own| own.f_teid(InterfaceType::S1U_SGW)),
+            s1u_sgw_f_teid: bearer.own.filter(|_| ue.is_some()).map(|own| own.f_teid(InterfaceType::S1U_SGW)),
             s5s8u_pgw_f_teid: pgw.map(|pgw| pgw.f_teid(InterfaceType::S5S8_PGW_GTPU)),
             qos: Some(bearer.qos),
             charging_id: Some(ChargingId(bearer.charging_id)),
@@ -389,7 +425,7 @@ pub(super) fn tunnels(gateway: &Gateway, ue: &Ue, pdn: &Pdn) -> CreateSessionRes
     });
     CreateSessionResponse {
         cause: CauseValue::ACCEPTED.into(),
-        sender_f_teid: is_s11.then(|| ue.f_teid(gateway)),
+        sender_f_teid: ue.map(|ue| ue.f_teid(gateway)),
         pgw_f_teid: Some(match pdn.role {
             Role::Sgw { pgw, .. } => pgw.f_teid,
             _ => pdn.s5_f_teid(gateway, InterfaceType::S5S8_PGW_GTPC),

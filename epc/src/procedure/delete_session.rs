@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use gtpv2c::endpoint::RequestId;
 use gtpv2c::message::{DeleteBearerRequest, DeleteSessionRequest, DeleteSessionResponse};
-use gtpv2c::value::{Cause, CauseValue, FTeid, Indication};
+use gtpv2c::value::{Cause, CauseValue, Ebi, FTeid, Indication, InterfaceType};
 use gtpv2c::{Message, ie};
 use pfcp::message::SessionDeletionRequest;
 use telemetry::counters::Counter;
@@ -47,7 +47,7 @@ async fn delete(
         request.linked_ebi.is_none_or(|linked| default == Some(linked))
     };
     // Of an S-GW's PDN connections the MME ends them, not the P-GW.
-    let is_senders = |pdn: &Pdn| subject.has(pdn) && (is_s11 || pdn.role.is_pgw());
+    let is_senders = |pdn: &Pdn| subject.concerns(pdn) && (is_s11 || pdn.role.is_pgw());
     let accepted = || DeleteSessionResponse { cause: CauseValue::ACCEPTED.into(), ..Default::default() };
     let Some(at) = state.pdns.iter().position(|pdn| is_senders(pdn) && is_meant(pdn)) else {
         // The UE has moved to another S-GW, which the PDN connection concerns now.
@@ -56,28 +56,38 @@ async fn delete(
             false => Err((peer.teid, CauseValue::CONTEXT_NOT_FOUND.into())),
         };
     };
+    if let (true, Role::Pgw { awaits_ue, .. }) = (is_s11, &mut state.pdns[at].role) {
+        // The handover to this S-GW is cancelled.
+        *awaits_ue = false;
+        return Ok((peer.teid, accepted()));
+    }
     let pdn = state.pdns.remove(at);
+    forget_if_empty(gateway, subject.ue(), &mut state);
     // Without operation indication only the S-GW's part ends, because the UE has moved to another S-GW.
     let ends_at_pgw = request.indication.is_some_and(|indication| indication.contains(Indication::OI));
     let response = match pdn.role {
-        Role::Sgw { pgw, .. } if ends_at_pgw => end_at_pgw(gateway, pgw.f_teid, request).await,
-        _ => accepted(),
+        Role::Sgw { pgw, is_known: true } if ends_at_pgw => {
+            // Others may use the UE while the P-GW is waited for.
+            drop(state);
+            let own = pdn.s5_f_teid(gateway, InterfaceType::S5S8_SGW_GTPC);
+            let request = DeleteSessionRequest { sender_f_teid: Some(own), ..request.clone() };
+            let response = end_at_pgw(gateway, pgw.f_teid, &request).await;
+            end_here(gateway, pdn).await;
+            response
+        }
+        _ => {
+            end_here(gateway, pdn).await;
+            accepted()
+        }
     };
-    end_here(gateway, pdn).await;
-    forget_if_empty(gateway, subject.ue(), &mut state);
     Ok((peer.teid, response))
 }
 
 /// Has the P-GW end a PDN connection. Whatever it says, the S-GW's part ends.
 async fn end_at_pgw(gateway: &Gateway, pgw: FTeid, request: &DeleteSessionRequest) -> DeleteSessionResponse {
     // What concerns S11 only is left out.
-    let request = DeleteSessionRequest {
-        cause: None,
-        indication: None,
-        originating_node: None,
-        sender_f_teid: None,
-        ..request.clone()
-    };
+    let request =
+        DeleteSessionRequest { cause: None, indication: None, originating_node: None, ..request.clone() };
     let cause = match gateway.gtpc.request(pgw, request).await {
         Ok(Message::DeleteSessionResponse(response)) => {
             let cause = match response.cause.value {
@@ -116,24 +126,29 @@ pub(crate) async fn end_here(gateway: &Gateway, pdn: Pdn) {
 
 /// Ends a PDN connection here and at its P-GW, which is told on a task of its own.
 pub(crate) async fn end(gateway: &Arc<Gateway>, pdn: Pdn) {
-    if let Role::Sgw { pgw, .. } = pdn.role {
-        let linked_ebi = pdn.default_bearer().map(|bearer| bearer.ebi);
-        let request = DeleteSessionRequest { linked_ebi, ..Default::default() };
-        let gateway = gateway.clone();
-        tokio::spawn(async move { end_at_pgw(&gateway, pgw.f_teid, &request).await });
+    if let Role::Sgw { pgw, is_known: true } = pdn.role {
+        end_at_pgw_later(gateway, Some(pgw.f_teid), pdn.default_bearer().map(|bearer| bearer.ebi));
     }
     end_here(gateway, pdn).await;
 }
 
+/// Has a P-GW end a PDN connection, on a task of its own.
+pub(super) fn end_at_pgw_later(gateway: &Arc<Gateway>, pgw: Option<FTeid>, linked_ebi: Option<Ebi>) {
+    let Some(pgw) = pgw else { return };
+    let request = DeleteSessionRequest { linked_ebi, ..Default::default() };
+    let gateway = gateway.clone();
+    tokio::spawn(async move { end_at_pgw(&gateway, pgw, &request).await });
+}
+
 /// Ends a PDN connection that this gateway can no longer serve. `mme` is the UE's.
 pub(crate) async fn end_lost(gateway: &Arc<Gateway>, mme: Option<Peer>, pdn: Pdn) {
-    if let Some(upward) = pdn.upward(mme) {
+    if let Some(peer) = pdn.towards_ue(mme) {
         let linked_ebi = pdn.default_bearer().map(|bearer| bearer.ebi);
         let cause = Some(CauseValue::REACTIVATION_REQUESTED.into());
         let request = DeleteBearerRequest { linked_ebi, cause, ..Default::default() };
         let gateway = gateway.clone();
         tokio::spawn(async move {
-            if let Err(error) = gateway.gtpc.request(upward, request).await {
+            if let Err(error) = gateway.gtpc.request(peer, request).await {
                 tracing::debug!(%error, "the neighbour does not hear of a lost PDN connection");
             }
         });

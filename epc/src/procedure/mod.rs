@@ -24,7 +24,7 @@ use pfcp::Message;
 use pfcp::message::{SessionModificationRequest, SessionModificationResponse};
 use tokio::sync::MutexGuard;
 
-use crate::context::{Gateway, Pdn, Peer, Ue, UeState};
+use crate::context::{Gateway, Pdn, Peer, Role, Ue, UeState};
 
 /// The cause for a refusal that names a missing conditional IE.
 fn missing(ie_type: u8) -> Cause {
@@ -60,10 +60,10 @@ impl Subject {
         self.sender(&mut state).map_or(0, |peer| peer.f_teid.teid)
     }
 
-    /// Whether a PDN connection belongs to it.
-    pub fn has(&self, pdn: &Pdn) -> bool {
+    /// Whether its messages may be about this PDN connection.
+    pub fn concerns(&self, pdn: &Pdn) -> bool {
         match self {
-            Self::Ue(_) => pdn.role.is_sgw(),
+            Self::Ue(_) => pdn.role.is_sgw() || matches!(pdn.role, Role::Pgw { awaits_ue: true, .. }),
             Self::Pdn(_, number) => pdn.number == *number,
         }
     }
@@ -94,6 +94,8 @@ async fn find(
     }
     match subject.sender(&mut state) {
         Some(peer) if peer.is_at(from) => Ok((state, peer.f_teid)),
+        // It has ended while the UE was waited for.
+        None if !state.pdns.iter().any(|pdn| subject.concerns(pdn)) => Err(unknown()),
         _ => Err((0, CauseValue::INVALID_PEER.into())),
     }
 }

@@ -3,16 +3,16 @@
 
 use std::sync::Arc;
 
-use gtpv2c::BearerModified;
 use gtpv2c::endpoint::RequestId;
 use gtpv2c::message::{ModifyBearerRequest, ModifyBearerResponse};
 use gtpv2c::value::{Cause, CauseValue, Ebi, InterfaceType};
+use gtpv2c::{BearerModified, BearerToBeModified};
 use telemetry::counters::{Counter, Family};
 
 use super::create_session::rates;
 use super::{bearers, cause_of, modify, serving};
 use crate::bearer::{Slot, Tunnel};
-use crate::context::{Gateway, Paging, Peer, UeState};
+use crate::context::{Gateway, Paging, Pdn, Peer, Role, UeState, has_address};
 use crate::n4u;
 use crate::rules::{self, Downlink};
 
@@ -55,28 +55,32 @@ async fn change(gateway: &Gateway, id: RequestId, teid: u32, request: &ModifyBea
     if state.gone {
         return Err(unknown());
     }
-    let sender = request.sender_f_teid.map(Peer::now).filter(|sender| sender.is_at(id.peer.ip()));
+    // Only an MME itself says where it is.
+    let source = id.peer.ip();
+    let sender = request.sender_f_teid.filter(|mme| mme.teid != 0 && has_address(*mme, source));
+    let sender = sender.map(|mme| Peer::now(mme, source));
     let mme = match (sender, state.mme) {
         (Some(sender), mme) if mme.is_none_or(|mme| mme.f_teid != sender.f_teid) => {
             // The UE has moved to this MME.
             state.mme = Some(sender);
-            gateway.gtpc.watch(id.peer.ip());
+            gateway.gtpc.watch(source);
             sender
         }
-        (_, Some(mme)) if mme.is_at(id.peer.ip()) => mme,
+        (_, Some(mme)) if mme.is_at(source) => mme,
         _ => return Err((0, CauseValue::INVALID_PEER.into())),
     };
-    for removed in &request.bearers_to_be_removed {
-        for pdn in state.served() {
-            bearers::remove(gateway, pdn, removed.ebi).await;
-        }
-    }
     let modified = apply(gateway, &mut state, request).await;
     if state.is_connected() {
         // The UE was found.
         state.set_paging(Paging::No);
     }
     Ok((mme.f_teid.teid, modified))
+}
+
+/// Whether an eNB's tunnel is named for a bearer of a PDN connection.
+fn names_enb(wanted: &[BearerToBeModified], pdn: &Pdn) -> bool {
+    let ebis = wanted.iter().filter(|context| context.s1u_enb_f_teid.is_some()).map(|context| context.ebi);
+    ebis.into_iter().any(|ebi| pdn.bearers.iter().any(|bearer| bearer.ebi == ebi))
 }
 
 /// Changes the bearers, those of a PDN connection by one request to its UPF.
@@ -91,7 +95,20 @@ async fn apply(gateway: &Gateway, state: &mut UeState, request: &ModifyBearerReq
             ..Default::default()
         })
         .collect();
-    for pdn in state.served() {
+    for pdn in &mut state.pdns {
+        let former = (pdn.role, pdn.bearers.clone());
+        match pdn.role {
+            // The UE has arrived here with this PDN connection, if an eNB is named for it.
+            Role::Pgw { awaits_ue: true, .. } if names_enb(wanted, pdn) => pdn.role = Role::Both,
+            Role::Pgw { .. } => continue,
+            _ => {}
+        }
+        let mut removed = Vec::new();
+        for context in &request.bearers_to_be_removed {
+            if bearers::remove(gateway, pdn, context.ebi).await {
+                removed.push(context.clone());
+            }
+        }
         let mut changes: Vec<(Slot, Downlink)> = Vec::new();
         for (context, result) in wanted.iter().zip(&mut results) {
             let mut bearers = pdn.bearers.iter_mut().filter(|bearer| bearer.ebi != Ebi(0));
@@ -115,22 +132,30 @@ async fn apply(gateway: &Gateway, state: &mut UeState, request: &ModifyBearerReq
             pdn.ambr = ambr;
             change.update_qers = rules::change_ambr(ambr).update_qers;
         }
-        if changes.is_empty() {
+        if changes.is_empty() && removed.is_empty() {
             continue;
         }
-        let result = match modify(gateway, pdn, change).await {
-            Ok(_) => serving::tell_moved(gateway, pdn, request.into()).await,
-            Err(error) => Err(cause_of(error).into()),
+        let result = match changes.is_empty() {
+            true => Ok(()),
+            false => modify(gateway, pdn, change).await.map(drop).map_err(|error| cause_of(error).into()),
+        };
+        let result = match result {
+            Ok(()) => serving::tell_pgw(gateway, pdn, request.into(), removed).await,
+            Err(cause) => Err(cause),
         };
         match result {
             Ok(()) => n4u::reachable(gateway, pdn),
-            // MME and eNB must not believe that packets come. A UPF that has made the change is told otherwise by the next one.
+            // MME and eNB must not believe that packets come.
             Err(cause) => {
                 tracing::warn!(cause = %cause.value, "an eNB's tunnel is not on the UPF, or the P-GW does not send to this S-GW");
+                let (role, before) = former;
+                pdn.role = role;
                 for (slot, _) in changes {
                     let mut bearers = pdn.bearers.iter_mut();
                     let Some(bearer) = bearers.find(|bearer| bearer.slot == slot) else { continue };
-                    bearer.access = None;
+                    // If the UE has not come from another S-GW, it has no eNB now.
+                    let at_sgw = before.iter().find(|former| former.slot == slot && !role.is_sgw());
+                    bearer.access = at_sgw.and_then(|former| former.access);
                     let mut of_bearer = results.iter_mut();
                     if let Some(result) = of_bearer.find(|result| result.ebi == bearer.ebi) {
                         result.cause = cause;

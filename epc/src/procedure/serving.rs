@@ -10,52 +10,61 @@ use gtpc::Outcome;
 use gtpv2c::endpoint::{PORT, RequestId};
 use gtpv2c::message::*;
 use gtpv2c::value::*;
-use gtpv2c::{BearerInCreateRequest, BearerInCreateResponse, BearerToBeCreated, BearerToBeModified, ie};
+use gtpv2c::{BearerInCreateRequest, BearerInCreateResponse, BearerToBeCreated, BearerToBeModified};
+use gtpv2c::{BearerToBeRemoved, ie};
+use tokio::sync::MutexGuard;
 use types::PduSessionType;
 
-use super::create_session::{DEFAULT_AMBR, NewPdn, establish, rates, tunnels};
+use super::commands::Command;
+use super::create_session::{DEFAULT_AMBR, NewPdn, addresses, establish, rates, tunnels};
 use super::{Subject, bearers, cause_of, delete_session, find, missing, modify};
 use crate::bearer::{Bearer, S5Tunnel, Tunnel};
 use crate::context::{Gateway, Pdn, Peer, Role, Ue, UeState, UpfSession};
 use crate::rules::{self, Downlink};
 
-/// The P-GW of a PDN connection, if it is another gateway.
-pub(super) fn pgw_of(pdn: &Pdn) -> Option<FTeid> {
-    match pdn.role {
-        Role::Sgw { pgw, .. } => Some(pgw.f_teid),
-        _ => None,
-    }
-}
-
-/// The type that a UE asks for; the P-GW decides.
-pub(super) fn asked_type(request: &CreateSessionRequest) -> PduSessionType {
-    let of_address = match request.paa {
-        Some(Paa::Ipv6(_)) => PdnType::Ipv6,
-        Some(Paa::Ipv4v6(..)) => PdnType::Ipv4v6,
-        _ => PdnType::Ipv4,
-    };
-    match request.pdn_type.unwrap_or(of_address) {
-        PdnType::Ipv4 => PduSessionType::Ipv4,
-        PdnType::Ipv6 => PduSessionType::Ipv6,
-        PdnType::Ipv4v6 => PduSessionType::Ipv4v6,
-        PdnType::NonIp => PduSessionType::Unstructured,
-        PdnType::Ethernet => PduSessionType::Ethernet,
-    }
-}
-
 /// Sets up the user plane, has the P-GW set up the PDN connection, and notes it. The P-GW of a UE that has moved here has it already.
 pub(super) async fn add(
     gateway: &Arc<Gateway>,
     ue: &Ue,
-    state: &mut UeState,
+    mut state: MutexGuard<'_, UeState>,
     new: NewPdn,
     request: &CreateSessionRequest,
 ) -> Result<CreateSessionResponse, Cause> {
+    let result = match set_up(gateway, ue, &mut state, new, request).await {
+        Ok(pdn) if request.pgw_f_teid.is_some_and(|pgw| pgw.teid != 0) => {
+            take_over(gateway, ue, &mut state, pdn, request).await
+        }
+        Ok(pdn) => {
+            let (number, request) = (pdn.number, for_pgw(gateway, &pdn, request));
+            state.pdns.push(pdn);
+            // Others may use the UE while the P-GW is waited for.
+            drop(state);
+            let answer = ask_pgw(gateway, request).await;
+            state = ue.state.lock().await;
+            connect(gateway, ue, &mut state, number, answer).await
+        }
+        Err(cause) => Err(cause),
+    };
+    delete_session::forget_if_empty(gateway, ue, &mut state);
+    result
+}
+
+/// A PDN connection on the UPF, but not yet at the P-GW.
+async fn set_up(
+    gateway: &Gateway,
+    ue: &Ue,
+    state: &mut UeState,
+    new: NewPdn,
+    request: &CreateSessionRequest,
+) -> Result<Pdn, Cause> {
     let NewPdn { apn, role, pdn_type, bearers } = new;
-    let pgw = request.pgw_f_teid.ok_or_else(|| missing(ie::F_TEID))?;
-    let has_moved = pgw.teid != 0;
+    let has_moved = request.pgw_f_teid.is_some_and(|pgw| pgw.teid != 0);
     if has_moved && bearers.iter().any(|bearer| bearer.s5.pgw.is_none()) {
         return Err(missing(ie::F_TEID));
+    }
+    // It is told of the PDN connection, and may be the only one to know.
+    if state.gone {
+        return Err(CauseValue::CONTEXT_NOT_FOUND.into());
     }
     let address = gateway.n4.select_upf().map_err(cause_of)?;
     let number = gateway.ues.add_pdn(ue, gateway.config.limits.sessions).ok_or(CauseValue::NO_RESOURCES)?;
@@ -70,66 +79,51 @@ pub(super) async fn add(
         upf: UpfSession { address, seid: 0, epoch: 0, n4u: None },
         solicited: None,
     };
-    if let Err(error) = establish(gateway, &mut pdn).await {
-        tracing::warn!(imsi = %ue.imsi, %error, "PDN connection not established on a UPF");
-        delete_session::end_here(gateway, pdn).await;
-        return Err(cause_of(error).into());
-    }
-    let result = match has_moved {
-        true => take_over(gateway, &mut pdn, request).await,
-        false => ask_pgw(gateway, &mut pdn, request).await,
-    };
-    match result {
-        Ok(of_pgw) => {
-            let own = tunnels(gateway, ue, &pdn);
-            state.pdns.push(pdn);
-            Ok(CreateSessionResponse {
-                sender_f_teid: own.sender_f_teid,
-                pgw_f_teid: own.pgw_f_teid,
-                bearers_created: own.bearers_created,
-                ..of_pgw
-            })
-        }
-        Err(cause) => {
-            // The P-GW keeps the PDN connection of a UE whose move has failed.
-            match has_moved || pgw_of(&pdn).is_some_and(|pgw| pgw.teid == 0) {
-                true => delete_session::end_here(gateway, pdn).await,
-                false => delete_session::end(gateway, pdn).await,
-            }
-            Err(cause)
+    match establish(gateway, &mut pdn).await {
+        Ok(()) => Ok(pdn),
+        Err(error) => {
+            tracing::warn!(imsi = %ue.imsi, %error, "PDN connection not established on a UPF");
+            delete_session::end_here(gateway, pdn).await;
+            Err(cause_of(error).into())
         }
     }
 }
 
-/// A UE has moved here with its bearers.
+/// A UE has moved here with its bearers. If that fails, the P-GW keeps the PDN connection.
 async fn take_over(
     gateway: &Gateway,
-    pdn: &mut Pdn,
+    ue: &Ue,
+    state: &mut UeState,
+    mut pdn: Pdn,
     request: &CreateSessionRequest,
 ) -> Result<CreateSessionResponse, Cause> {
     // Without operation indication the UE is still with its former S-GW, until the MME names its eNB.
-    if request.indication.is_some_and(|indication| indication.contains(Indication::OI)) {
-        let idle = pdn.bearers.iter().filter(|bearer| bearer.access.is_none());
-        let change = rules::change_downlink(pdn.role, idle.map(|bearer| (bearer.slot, Downlink::Buffered)));
-        if !change.update_fars.is_empty() {
-            modify(gateway, pdn, change).await.map_err(|error| Cause::from(cause_of(error)))?;
-        }
-        tell_moved(gateway, pdn, request.into()).await?;
+    let is_here = request.indication.is_some_and(|indication| indication.contains(Indication::OI));
+    let result = match is_here {
+        true => serve_now(gateway, &mut pdn, request).await,
+        false => Ok(()),
+    };
+    if let Err(cause) = result {
+        delete_session::end_here(gateway, pdn).await;
+        return Err(cause);
     }
-    Ok(CreateSessionResponse {
-        cause: CauseValue::ACCEPTED.into(),
-        linked_ebi: request.linked_ebi,
-        ..Default::default()
-    })
+    let response =
+        CreateSessionResponse { linked_ebi: request.linked_ebi, ..tunnels(gateway, Some(ue), &pdn) };
+    state.pdns.push(pdn);
+    Ok(response)
 }
 
-/// Has the P-GW set up a PDN connection, and connects the tunnels.
-async fn ask_pgw(
-    gateway: &Gateway,
-    pdn: &mut Pdn,
-    request: &CreateSessionRequest,
-) -> Result<CreateSessionResponse, Cause> {
-    let pgw = request.pgw_f_teid.ok_or_else(|| missing(ie::F_TEID))?;
+async fn serve_now(gateway: &Gateway, pdn: &mut Pdn, request: &CreateSessionRequest) -> Result<(), Cause> {
+    let idle = pdn.bearers.iter().filter(|bearer| bearer.access.is_none());
+    let change = rules::change_downlink(pdn.role, idle.map(|bearer| (bearer.slot, Downlink::Buffered)));
+    if !change.update_fars.is_empty() {
+        modify(gateway, pdn, change).await.map_err(|error| Cause::from(cause_of(error)))?;
+    }
+    tell_pgw(gateway, pdn, request.into(), request.bearers_to_be_removed.clone()).await
+}
+
+/// The MME's request as the P-GW gets it, with our tunnels.
+fn for_pgw(gateway: &Gateway, pdn: &Pdn, request: &CreateSessionRequest) -> (FTeid, CreateSessionRequest) {
     let contexts = request.bearers_to_be_created.iter().filter_map(|context| {
         let bearer = pdn.bearers.iter().find(|bearer| bearer.ebi == context.ebi)?;
         Some(BearerToBeCreated {
@@ -147,25 +141,85 @@ async fn ask_pgw(
         recovery: Some(gateway.gtpc.restart_counter()),
         ..request.clone()
     };
-    let response = match gateway.gtpc.request(pgw, to_pgw).await {
-        Ok(Message::CreateSessionResponse(response)) if response.cause.is_accepted() => response,
+    (pdn.remote_pgw().unwrap_or_default(), to_pgw)
+}
+
+async fn ask_pgw(
+    gateway: &Gateway,
+    (pgw, request): (FTeid, CreateSessionRequest),
+) -> Result<CreateSessionResponse, Cause> {
+    match gateway.gtpc.request(pgw, request).await {
+        Ok(Message::CreateSessionResponse(response)) if response.cause.is_accepted() => Ok(response),
         Ok(Message::CreateSessionResponse(response)) => {
-            return Err(Cause { from_remote: true, offending_ie: None, ..response.cause });
+            Err(Cause { from_remote: true, offending_ie: None, ..response.cause })
         }
-        Ok(_) => return Err(CauseValue::INVALID_REPLY_FROM_REMOTE_PEER.into()),
+        Ok(_) => Err(CauseValue::INVALID_REPLY_FROM_REMOTE_PEER.into()),
         Err(error) => {
             tracing::info!(pgw = ?pgw.address(), %error, "the P-GW does not set up a PDN connection");
-            return Err(failure_cause(error));
+            Err(failure_cause(error))
+        }
+    }
+}
+
+/// Connects the tunnels of a PDN connection that the P-GW has set up. If the MME has ended it meanwhile, the P-GW ends it as well.
+async fn connect(
+    gateway: &Arc<Gateway>,
+    ue: &Ue,
+    state: &mut UeState,
+    number: u64,
+    answer: Result<CreateSessionResponse, Cause>,
+) -> Result<CreateSessionResponse, Cause> {
+    let at = state.pdns.iter().position(|pdn| pdn.number == number);
+    let response = match (answer, at) {
+        (Ok(response), Some(_)) => response,
+        (Ok(response), None) => {
+            let pgw = response.pgw_f_teid.filter(|pgw| pgw.teid != 0);
+            let linked = response.bearers_created.first().map(|created| created.ebi);
+            delete_session::end_at_pgw_later(gateway, pgw, linked);
+            return Err(CauseValue::LATE_OVERLAPPING_REQUEST.into());
+        }
+        (Err(cause), at) => {
+            if let Some(at) = at {
+                let pdn = state.pdns.remove(at);
+                delete_session::end_here(gateway, pdn).await;
+            }
+            return Err(cause);
         }
     };
-    let invalid = || Cause::from(CauseValue::INVALID_REPLY_FROM_REMOTE_PEER);
-    let control = response.pgw_f_teid.filter(|pgw| pgw.teid != 0 && pgw.address().is_some());
-    let control = Peer::now(control.ok_or_else(invalid)?);
-    // From now on the P-GW has to be told if something fails.
-    pdn.role = Role::Sgw { pgw: control, knows_us: true };
-    if let Some(address) = control.f_teid.address() {
-        gateway.gtpc.watch(address);
+    let pdn = state.numbered(number).ok_or(CauseValue::SYSTEM_FAILURE)?;
+    match join_tunnels(gateway, pdn, &response).await {
+        Ok(()) => {
+            let own = tunnels(gateway, Some(ue), pdn);
+            Ok(CreateSessionResponse {
+                sender_f_teid: own.sender_f_teid,
+                pgw_f_teid: own.pgw_f_teid,
+                bearers_created: own.bearers_created,
+                ..response
+            })
+        }
+        Err(cause) => {
+            let at = state.pdns.iter().position(|pdn| pdn.number == number);
+            let pdn = at.map(|at| state.pdns.remove(at));
+            if let Some(pdn) = pdn {
+                delete_session::end(gateway, pdn).await;
+            }
+            Err(cause)
+        }
     }
+}
+
+/// Takes what the P-GW has answered, and names its tunnels to the UPF.
+async fn join_tunnels(
+    gateway: &Gateway,
+    pdn: &mut Pdn,
+    response: &CreateSessionResponse,
+) -> Result<(), Cause> {
+    let invalid = || Cause::from(CauseValue::INVALID_REPLY_FROM_REMOTE_PEER);
+    let control = response.pgw_f_teid.filter(|pgw| pgw.teid != 0).ok_or_else(invalid)?;
+    let address = control.address().ok_or_else(invalid)?;
+    // From now on the P-GW has to be told if something fails.
+    pdn.role = Role::Sgw { pgw: Peer::now(control, address), is_known: true };
+    gateway.gtpc.watch(address);
     pdn.addresses = addresses(response.paa);
     pdn.pdn_type = match response.paa {
         Some(Paa::Ipv4(_)) => PduSessionType::Ipv4,
@@ -183,8 +237,7 @@ async fn ask_pgw(
         bearer.charging_id = created.charging_id.map_or(bearer.charging_id, |id| id.0);
     }
     let change = rules::change_uplink(&pdn.bearers);
-    modify(gateway, pdn, change).await.map_err(|error| Cause::from(cause_of(error)))?;
-    Ok(response)
+    modify(gateway, pdn, change).await.map(drop).map_err(|error| cause_of(error).into())
 }
 
 /// The cause towards the one who has asked, for what the other one did.
@@ -200,12 +253,7 @@ fn failure_cause(error: gtpc::GtpcError) -> Cause {
     }
 }
 
-fn addresses(paa: Option<Paa>) -> ipam::Addresses {
-    let prefix = paa.and_then(Paa::ipv6).map(|prefix| prefix.address.to_bits() >> 64 << 64);
-    ipam::Addresses { ipv4: paa.and_then(Paa::ipv4), ipv6: prefix.map(std::net::Ipv6Addr::from_bits) }
-}
-
-/// What a P-GW is told of a UE that has moved.
+/// Where the UE is, as the MME has said.
 pub(super) struct Whereabouts {
     rat_type: Option<RatType>,
     uli: Option<Uli>,
@@ -227,10 +275,20 @@ impl From<&ModifyBearerRequest> for Whereabouts {
     }
 }
 
-/// Tells the P-GW that a UE has moved to this S-GW, unless it knows. It sends to this S-GW's tunnels from then on.
-pub(super) async fn tell_moved(gateway: &Gateway, pdn: &mut Pdn, to: Whereabouts) -> Result<(), Cause> {
-    let Role::Sgw { pgw, knows_us: false } = pdn.role else { return Ok(()) };
-    let bearers_to_be_modified = pdn.bearers.iter().map(|bearer| BearerToBeModified {
+/// Tells the P-GW that a UE has moved to this S-GW, unless it knows, and which bearers are `removed`. It sends to this S-GW's tunnels
+/// from then on.
+pub(super) async fn tell_pgw(
+    gateway: &Gateway,
+    pdn: &mut Pdn,
+    to: Whereabouts,
+    removed: Vec<BearerToBeRemoved>,
+) -> Result<(), Cause> {
+    let Role::Sgw { pgw, is_known } = pdn.role else { return Ok(()) };
+    if is_known && removed.is_empty() {
+        return Ok(());
+    }
+    let named = pdn.bearers.iter().filter(|bearer| bearer.ebi != Ebi(0));
+    let bearers_to_be_modified = named.map(|bearer| BearerToBeModified {
         ebi: bearer.ebi,
         s5s8u_sgw_f_teid: bearer.s5.own.map(|own| own.f_teid(InterfaceType::S5S8_SGW_GTPU)),
         ..Default::default()
@@ -238,6 +296,7 @@ pub(super) async fn tell_moved(gateway: &Gateway, pdn: &mut Pdn, to: Whereabouts
     let request = ModifyBearerRequest {
         sender_f_teid: Some(pdn.s5_f_teid(gateway, InterfaceType::S5S8_SGW_GTPC)),
         bearers_to_be_modified: bearers_to_be_modified.collect(),
+        bearers_to_be_removed: removed,
         recovery: Some(gateway.gtpc.restart_counter()),
         rat_type: to.rat_type,
         uli: to.uli,
@@ -247,9 +306,10 @@ pub(super) async fn tell_moved(gateway: &Gateway, pdn: &mut Pdn, to: Whereabouts
     };
     match gateway.gtpc.request(pgw.f_teid, request).await {
         Ok(Message::ModifyBearerResponse(response)) if response.cause.is_accepted() => {
-            pdn.role = Role::Sgw { pgw: Peer::now(pgw.f_teid), knows_us: true };
-            if let Some(address) = pgw.f_teid.address() {
-                gateway.gtpc.watch(address);
+            if !is_known {
+                let pgw = Peer::now(pgw.f_teid, pgw.source);
+                pdn.role = Role::Sgw { pgw, is_known: true };
+                gateway.gtpc.watch(pgw.source);
             }
             Ok(())
         }
@@ -259,15 +319,44 @@ pub(super) async fn tell_moved(gateway: &Gateway, pdn: &mut Pdn, to: Whereabouts
     }
 }
 
-/// Passes the MME's command on to the P-GW, and to the MME what the P-GW makes of it.
-pub(super) async fn pass_on(gateway: Arc<Gateway>, id: RequestId, mme: FTeid, pgw: FTeid, command: Message) {
-    let Some(address) = pgw.address() else { return };
-    match gateway.gtpc.command(SocketAddr::new(address, PORT), pgw.teid, command).await {
+/// Passes the MME's command for a PDN connection on to the P-GW, and to the MME what the P-GW makes of it.
+pub(super) async fn pass_on(gateway: Arc<Gateway>, id: RequestId, mme: FTeid, pdn: Remote, command: Command) {
+    let refuse = |cause: Cause| gateway.gtpc.respond(id, mme.teid, command.refusal(cause));
+    let Some(address) = pdn.pgw.address() else { return refuse(CauseValue::SYSTEM_FAILURE.into()) };
+    let to_pgw = command.with_sender(pdn.own);
+    match gateway.gtpc.command(SocketAddr::new(address, PORT), pdn.pgw.teid, to_pgw).await {
         Ok(Outcome::Triggered { id: of_pgw, teid, message }) => {
             request_of_pgw(&gateway, of_pgw, teid, message, Some(id)).await;
+            // Sent only if the MME has got no request of it: this S-GW could not do its part.
+            refuse(CauseValue::NO_RESOURCES.into());
         }
-        Ok(Outcome::Refused(answer)) => gateway.gtpc.respond(id, mme.teid, answer.message),
-        Err(error) => gateway.gtpc.reject(id, mme.teid, failure_cause(error)),
+        Ok(Outcome::Refused(answer)) => refuse(Cause { from_remote: true, ..cause_in(&answer.message) }),
+        Err(error) => refuse(failure_cause(error)),
+    }
+}
+
+/// A PDN connection's P-GW, and our end of S5/S8 for it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Remote {
+    pgw: FTeid,
+    own: FTeid,
+}
+
+impl Remote {
+    /// `None`: this gateway is the P-GW.
+    pub fn of(gateway: &Gateway, pdn: &Pdn) -> Option<Self> {
+        let own = pdn.s5_f_teid(gateway, InterfaceType::S5S8_SGW_GTPC);
+        Some(Self { pgw: pdn.remote_pgw()?, own })
+    }
+}
+
+/// The cause in a failure indication.
+fn cause_in(message: &Message) -> Cause {
+    match message {
+        Message::BearerResourceFailureIndication(answer) => answer.cause,
+        Message::ModifyBearerFailureIndication(answer) => answer.cause,
+        Message::DeleteBearerFailureIndication(answer) => answer.cause,
+        _ => CauseValue::INVALID_REPLY_FROM_REMOTE_PEER.into(),
     }
 }
 
@@ -287,8 +376,8 @@ async fn request_of_pgw(
     let subject = Subject::of(gateway, teid).filter(|subject| matches!(subject, Subject::Pdn(..)));
     let found = find(subject.as_ref(), id.peer.ip()).await.map(|(mut state, pgw)| {
         let mme = state.mme.map(|mme| mme.f_teid);
-        let pdn = state.pdns.iter_mut().find(|pdn| subject.as_ref().is_some_and(|one| one.has(pdn)));
-        (mme.filter(|_| pdn.is_some_and(|pdn| pgw_of(pdn).is_some())), pgw)
+        let pdn = state.pdns.iter_mut().find(|pdn| subject.as_ref().is_some_and(|one| one.concerns(pdn)));
+        (mme.filter(|_| pdn.is_some_and(|pdn| pdn.remote_pgw().is_some())), pgw)
     });
     let (mme, pgw) = match found {
         Ok((Some(mme), pgw)) => (mme, pgw),
@@ -296,17 +385,17 @@ async fn request_of_pgw(
         Err((teid, cause)) => return gateway.gtpc.reject(id, teid, cause),
     };
     let Some(Subject::Pdn(ue, number)) = subject else { return };
-    let way = Way { gateway, ue: &ue, number, mme, command };
+    let relay = Relay { gateway, ue: &ue, number, mme, command };
     match message {
         Message::CreateBearerRequest(request) => {
-            let response = way.create(request).await;
+            let response = relay.create(request).await;
             gateway.gtpc.respond(id, pgw.teid, response);
         }
-        Message::UpdateBearerRequest(request) => match way.update(request).await {
+        Message::UpdateBearerRequest(request) => match relay.update(request).await {
             Ok(response) => gateway.gtpc.respond(id, pgw.teid, response),
             Err(cause) => gateway.gtpc.reject(id, pgw.teid, cause),
         },
-        Message::DeleteBearerRequest(request) => match way.delete(request).await {
+        Message::DeleteBearerRequest(request) => match relay.delete(request).await {
             Ok(response) => gateway.gtpc.respond(id, pgw.teid, response),
             Err(cause) => gateway.gtpc.reject(id, pgw.teid, cause),
         },
@@ -314,8 +403,8 @@ async fn request_of_pgw(
     }
 }
 
-/// The way of a P-GW's request to the MME.
-struct Way<'a> {
+/// Relays a P-GW's request to the MME.
+struct Relay<'a> {
     gateway: &'a Arc<Gateway>,
     ue: &'a Arc<Ue>,
     /// The PDN connection's.
@@ -324,7 +413,7 @@ struct Way<'a> {
     command: Option<RequestId>,
 }
 
-impl Way<'_> {
+impl Relay<'_> {
     async fn ask_mme(&self, request: impl Into<Message>) -> Result<Message, Cause> {
         let gtpc = &self.gateway.gtpc;
         let answer = match self.command {
@@ -450,6 +539,8 @@ impl Way<'_> {
         let access = answered.s1u_enb_f_teid.and_then(Tunnel::of);
         if let Err(error) = bearers::connect(self.gateway, pdn, at, access).await {
             bearers::take_away(self.gateway, pdn, at).await;
+            // MME and eNB have it.
+            bearers::delete_at(self.gateway, self.mme, answered.ebi);
             return refused(cause_of(error).into());
         }
         let s5 = pdn.bearers[at].s5.own.map(|own| own.f_teid(InterfaceType::S5S8_SGW_GTPU));

@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use gtpv2c::BearerModified;
 use gtpv2c::endpoint::RequestId;
-use gtpv2c::ie;
 use gtpv2c::message::{
     CreateSessionRequest, CreateSessionResponse, ModifyBearerRequest, ModifyBearerResponse,
 };
 use gtpv2c::value::*;
+use pfcp::message::SessionModificationRequest;
 use telemetry::counters::Counter;
 
 use super::create_session::{paa, rates, tunnels};
-use super::{Subject, bearers, cause_of, missing, modify};
+use super::{Subject, bearers, cause_of, modify};
 use crate::bearer::{Slot, Tunnel};
-use crate::context::{Gateway, Paging, Pdn, Peer, Role, Ue, UeState};
+use crate::context::{Gateway, Paging, Pdn, Peer, Role, Ue, UeState, has_address};
 use crate::n4u;
 use crate::rules::{self, Downlink};
 
@@ -47,40 +47,47 @@ async fn change(
 ) -> Result<(u32, ModifyBearerResponse), Cause> {
     let mut state = subject.ue().state.lock().await;
     let state = &mut *state;
-    let is_it = |pdn: &&mut Pdn| subject.has(pdn) && pdn.role.is_pgw();
+    let is_it = |pdn: &&mut Pdn| subject.concerns(pdn) && pdn.role.is_pgw();
     let pdn = state.pdns.iter_mut().find(is_it).ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
-    let now = request.sender_f_teid.map(Peer::now);
-    let sgw = match (now, pdn.role.s5_peer()) {
-        (Some(now), Some(former)) if former.f_teid == now.f_teid => former,
-        (Some(now), _) => now,
+    let source = id.peer.ip();
+    // Only the S-GW itself says where it is.
+    let named = request.sender_f_teid.filter(|sgw| sgw.teid != 0 && has_address(*sgw, source));
+    let former = pdn.role.s5_peer().filter(|former| former.is_at(source));
+    let sgw = match (named, former) {
+        (Some(named), Some(former)) if former.f_teid == named => former,
+        (Some(named), _) => Peer::now(named, source),
         (None, Some(former)) => former,
-        (None, None) => return Err(missing(ie::F_TEID)),
+        (None, None) => return Err(CauseValue::INVALID_PEER.into()),
     };
-    if !sgw.is_at(id.peer.ip()) {
-        return Err(CauseValue::INVALID_PEER.into());
-    }
-    if pdn.role != (Role::Pgw { sgw }) {
-        CHANGED.inc();
-        pdn.role = Role::Pgw { sgw };
-        gateway.gtpc.watch(id.peer.ip());
-    }
+    let has_changed = pdn.role.s5_peer() != Some(sgw);
     for removed in &request.bearers_to_be_removed {
         bearers::remove(gateway, pdn, removed.ebi).await;
     }
     let contexts = &request.bearers_to_be_modified;
+    if has_changed {
+        // What the UE has not taken along.
+        let left: Vec<Ebi> = pdn.bearers.iter().map(|bearer| bearer.ebi).collect();
+        for ebi in left.into_iter().filter(|ebi| contexts.iter().all(|context| context.ebi != *ebi)) {
+            bearers::remove(gateway, pdn, ebi).await;
+        }
+    }
+    let role = if has_changed { Role::Pgw { sgw, awaits_ue: false } } else { pdn.role };
     let named = contexts
         .iter()
         .filter_map(|context| Some((context.ebi, context.s5s8u_sgw_f_teid.and_then(Tunnel::of)?)));
-    let mut change = rules::change_downlink(pdn.role, redirect(pdn, named));
-    if let Some(ambr) = request.apn_ambr.map(rates).filter(|ambr| *ambr != pdn.ambr) {
-        pdn.ambr = ambr;
-        change.update_qers = rules::change_ambr(ambr).update_qers;
+    let (mut change, ends) = redirect(pdn, role, named);
+    let ambr = request.apn_ambr.map(rates).filter(|ambr| *ambr != pdn.ambr);
+    change.update_qers.extend(ambr.map(rules::change_ambr).into_iter().flat_map(|change| change.update_qers));
+    if !change.update_fars.is_empty() || !change.update_qers.is_empty() {
+        // Until the UPF has changed, the former S-GW has the PDN connection.
+        modify(gateway, pdn, change).await.map_err(|error| Cause::from(cause_of(error)))?;
     }
-    let result = match change.update_fars.is_empty() && change.update_qers.is_empty() {
-        true => Ok(()),
-        false => modify(gateway, pdn, change).await.map(drop),
-    };
-    result.map_err(|error| Cause::from(cause_of(error)))?;
+    take(pdn, role, ends);
+    pdn.ambr = ambr.unwrap_or(pdn.ambr);
+    if has_changed {
+        CHANGED.inc();
+        gateway.gtpc.watch(source);
+    }
     n4u::reachable(gateway, pdn);
     let bearers_modified = contexts.iter().map(|context| {
         let bearer = pdn.bearers.iter().find(|bearer| bearer.ebi == context.ebi && context.ebi != Ebi(0));
@@ -98,21 +105,38 @@ async fn change(
     Ok((sgw.f_teid.teid, response))
 }
 
-/// Notes other far ends of bearers. Returns the changes for the UPF.
-fn redirect(pdn: &mut Pdn, named: impl Iterator<Item = (Ebi, Tunnel)>) -> Vec<(Slot, Downlink)> {
-    let mut changes = Vec::new();
+/// The far ends of bearers, by slot; `None`: the UE is idle.
+type FarEnds = Vec<(Slot, Option<Tunnel>)>;
+
+/// What the UPF has to change if bearers have these far ends, and the far ends for [`take`].
+fn redirect(
+    pdn: &Pdn,
+    role: Role,
+    named: impl Iterator<Item = (Ebi, Tunnel)>,
+) -> (SessionModificationRequest, FarEnds) {
+    let (mut changes, mut ends) = (Vec::new(), Vec::new());
     for (ebi, access) in named {
-        let mut bearers = pdn.bearers.iter_mut().filter(|bearer| bearer.ebi != Ebi(0));
+        let mut bearers = pdn.bearers.iter().filter(|bearer| bearer.ebi != Ebi(0));
         let Some(bearer) = bearers.find(|bearer| bearer.ebi == ebi) else { continue };
         let end_marker = bearer.access.is_some_and(|former| former != access);
-        bearer.access = Some(access);
         changes.push((bearer.slot, Downlink::To { access, end_marker }));
+        ends.push((bearer.slot, Some(access)));
     }
-    changes
+    (rules::change_downlink(role, changes), ends)
+}
+
+/// Notes what the UPF has changed.
+fn take(pdn: &mut Pdn, role: Role, ends: FarEnds) {
+    pdn.role = role;
+    for (slot, access) in ends {
+        if let Some(bearer) = pdn.bearers.iter_mut().find(|bearer| bearer.slot == slot) {
+            bearer.access = access;
+        }
+    }
 }
 
 /// A UE whose PDN connection has its P-GW here, with this TEID, moves to the S-GW in this gateway.
-pub(super) async fn come_back(
+pub(super) async fn move_here(
     gateway: &Gateway,
     ue: &Ue,
     state: &mut UeState,
@@ -121,25 +145,33 @@ pub(super) async fn come_back(
 ) -> Result<CreateSessionResponse, Cause> {
     let mut pdns = state.pdns.iter_mut();
     let pdn = pdns.find(|pdn| pdn.number as u32 == teid).ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
-    CHANGED.inc();
-    pdn.role = Role::Both;
-    // With operation indication the UE is here already. Otherwise it is still with its former S-GW, until the MME names its eNB.
-    if request.indication.is_some_and(|indication| indication.contains(Indication::OI)) {
-        let contexts = &request.bearers_to_be_created;
-        let named = contexts
-            .iter()
-            .filter_map(|context| Some((context.ebi, context.s1u_enb_f_teid.and_then(Tunnel::of)?)));
-        let mut changes = redirect(pdn, named);
-        for bearer in &mut pdn.bearers {
-            if changes.iter().all(|(slot, _)| *slot != bearer.slot) {
-                bearer.access = None;
-                changes.push((bearer.slot, Downlink::Buffered));
-            }
-        }
-        let change = rules::change_downlink(pdn.role, changes);
-        modify(gateway, pdn, change).await.map_err(|error| Cause::from(cause_of(error)))?;
-        n4u::reachable(gateway, pdn);
+    let is_here = request.indication.is_some_and(|indication| indication.contains(Indication::OI));
+    match (&mut pdn.role, is_here) {
+        (Role::Sgw { .. }, _) => return Err(CauseValue::CONTEXT_NOT_FOUND.into()),
+        // The UE is still with its former S-GW, until the MME names its eNB.
+        (Role::Pgw { awaits_ue, .. }, false) => *awaits_ue = true,
+        (Role::Both, false) => {}
+        (_, true) => arrive(gateway, pdn, request).await?,
     }
     let linked_ebi = request.linked_ebi;
-    Ok(CreateSessionResponse { paa: Some(paa(pdn)), linked_ebi, ..tunnels(gateway, ue, pdn) })
+    Ok(CreateSessionResponse { paa: Some(paa(pdn)), linked_ebi, ..tunnels(gateway, Some(ue), pdn) })
+}
+
+/// The UE is here, connected to the eNB that the MME names, or idle.
+async fn arrive(gateway: &Gateway, pdn: &mut Pdn, request: &CreateSessionRequest) -> Result<(), Cause> {
+    let contexts = &request.bearers_to_be_created;
+    let named = contexts
+        .iter()
+        .filter_map(|context| Some((context.ebi, context.s1u_enb_f_teid.and_then(Tunnel::of)?)));
+    let (mut change, mut ends) = redirect(pdn, Role::Both, named);
+    let idle = pdn.bearers.iter().map(|bearer| bearer.slot);
+    let idle: Vec<_> = idle.filter(|slot| ends.iter().all(|(named, _)| named != slot)).collect();
+    let buffered = idle.iter().map(|slot| (*slot, Downlink::Buffered));
+    change.update_fars.extend(rules::change_downlink(Role::Both, buffered).update_fars);
+    ends.extend(idle.into_iter().map(|slot| (slot, None)));
+    modify(gateway, pdn, change).await.map_err(|error| Cause::from(cause_of(error)))?;
+    CHANGED.inc();
+    take(pdn, Role::Both, ends);
+    n4u::reachable(gateway, pdn);
+    Ok(())
 }

@@ -8,7 +8,7 @@ use gtpv2c::{BearerInUpdateRequest, Message};
 use telemetry::counters::Counter;
 
 use super::{cause_of, modify};
-use crate::bearer::{Bearer, Slot};
+use crate::bearer::Slot;
 use crate::context::{Gateway, Pdn, Ue};
 use crate::filters::Filter;
 
@@ -34,26 +34,26 @@ pub(super) struct Change {
 /// The cause for which P-GW, MME or UE refused it.
 pub(super) async fn update(gateway: &Gateway, ue: &Ue, change: Change) -> Result<(), Cause> {
     let Change { linked, ebi, operation, flow, pti, command } = change;
-    let (peer, number, former, wanted, request) = {
+    let (peer, number, charging_id, operation, request) = {
         let mut state = ue.state.lock().await;
         let mme = state.mme;
         let pdn = state.pdn(linked).ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
-        let peer = pdn.upward(mme).filter(|_| pdn.role.is_pgw()).ok_or(CauseValue::SERVICE_NOT_SUPPORTED)?;
+        let peer =
+            pdn.towards_ue(mme).filter(|_| pdn.role.is_pgw()).ok_or(CauseValue::SERVICE_NOT_SUPPORTED)?;
         let mut dedicated = pdn.bearers.iter().filter(|bearer| bearer.slot != Slot::DEFAULT);
         let former = dedicated.find(|bearer| bearer.ebi == ebi).ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
-        let mut wanted = former.clone();
-        let operation = change_filters(&mut wanted.filters, operation)?;
-        if let Some(flow) = flow {
-            // Another class is another bearer.
-            if flow.qci != wanted.qos.flow.qci {
-                return Err(CauseValue::SERVICE_DENIED.into());
-            }
-            wanted.qos.flow = flow;
+        let operation = for_network(&former.filters, operation);
+        if let Some(operation) = operation.clone() {
+            apply(&mut former.filters.clone(), operation)?;
+        }
+        // Another class is another bearer.
+        if flow.is_some_and(|flow| flow.qci != former.qos.flow.qci) {
+            return Err(CauseValue::SERVICE_DENIED.into());
         }
         let context = BearerInUpdateRequest {
             ebi,
-            tft: operation.map(encode),
-            qos: flow.map(|_| wanted.qos),
+            tft: operation.clone().map(encode),
+            qos: flow.map(|flow| BearerQos { flow, ..former.qos }),
             ..Default::default()
         };
         let request = UpdateBearerRequest {
@@ -62,16 +62,20 @@ pub(super) async fn update(gateway: &Gateway, ue: &Ue, change: Change) -> Result
             apn_ambr: apn_ambr(pdn),
             ..Default::default()
         };
-        (peer, pdn.number, former.clone(), wanted, request)
+        (peer, pdn.number, former.charging_id, operation, request)
     };
     accepted(gateway.gtpc.request_triggered(command, peer, request).await, ebi)?;
     let mut state = ue.state.lock().await;
     let pdn = state.numbered(number).ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
     let mut bearers = pdn.bearers.iter();
-    let at = bearers.position(|bearer| bearer.charging_id == former.charging_id);
+    let at = bearers.position(|bearer| bearer.charging_id == charging_id);
     let at = at.ok_or(CauseValue::CONTEXT_NOT_FOUND)?;
-    let Bearer { filters, qos, .. } = wanted;
-    let now = Bearer { filters, qos, ..pdn.bearers[at].clone() };
+    let mut now = pdn.bearers[at].clone();
+    // Another change may have been made meanwhile.
+    if let Some(operation) = operation {
+        apply(&mut now.filters, operation)?;
+    }
+    now.qos.flow = flow.unwrap_or(now.qos.flow);
     let change = pdn.rules(gateway).update_bearer(&pdn.bearers[at], &now);
     pdn.bearers[at] = now;
     // UE and eNB have the new filters: if the UPF is set up again, it gets them as well.
@@ -80,53 +84,54 @@ pub(super) async fn update(gateway: &Gateway, ue: &Ue, change: Change) -> Result
     Ok(())
 }
 
-/// Changes filters as an operation says. Returns the operation for the UE, with the network's numbers.
-fn change_filters(filters: &mut Vec<Filter>, operation: Operation) -> Result<Option<Operation>, Cause> {
-    let semantic = || Cause::from(CauseValue::TAD_SEMANTIC_ERROR);
+/// The operation with the network's numbers; `None`: it changes no filters.
+fn for_network(filters: &[Filter], operation: Operation) -> Option<Operation> {
+    match operation {
+        Operation::NoOperation | Operation::Ignore => None,
+        Operation::Add(wanted) => {
+            let used: Vec<u8> = filters.iter().map(|filter| filter.id).collect();
+            Some(Operation::Add(numbered(wanted, &used)))
+        }
+        other => Some(other),
+    }
+}
+
+/// Changes filters as an operation says.
+fn apply(filters: &mut Vec<Filter>, operation: Operation) -> Result<(), Cause> {
     let made = |wanted: &[PacketFilter]| {
         let filters: Result<Vec<_>, _> = wanted.iter().map(Filter::new).collect();
         filters.map_err(|_| Cause::from(CauseValue::FILTER_SEMANTIC_ERRORS))
     };
     let has = |filters: &[Filter], id: u8| filters.iter().any(|filter| filter.id == id);
     match operation {
-        Operation::Add(wanted) => {
-            let used: Vec<u8> = filters.iter().map(|filter| filter.id).collect();
-            if used.len() + wanted.len() > MAX_FILTERS {
-                return Err(semantic());
-            }
-            let wanted = numbered(wanted, &used);
+        Operation::Add(wanted)
+            if filters.len() + wanted.len() <= MAX_FILTERS
+                && !wanted.iter().any(|filter| has(filters, filter.id)) =>
+        {
             filters.extend(made(&wanted)?);
-            Ok(Some(Operation::Add(wanted)))
         }
-        Operation::Replace(wanted) => {
-            if !wanted.iter().all(|filter| has(filters, filter.id)) {
-                return Err(semantic());
-            }
+        Operation::Replace(wanted) if wanted.iter().all(|filter| has(filters, filter.id)) => {
             for new in made(&wanted)? {
                 filters
                     .iter_mut()
                     .filter(|filter| filter.id == new.id)
                     .for_each(|filter| *filter = new.clone());
             }
-            Ok(Some(Operation::Replace(wanted)))
         }
-        Operation::DeleteFilters(numbers) => {
-            if !numbers.iter().all(|id| has(filters, *id)) {
-                return Err(semantic());
-            }
+        Operation::DeleteFilters(numbers) if numbers.iter().all(|id| has(filters, *id)) => {
             filters.retain(|filter| !numbers.contains(&filter.id));
-            Ok(Some(Operation::DeleteFilters(numbers)))
         }
-        Operation::NoOperation | Operation::Ignore => Ok(None),
         // A bearer has a template from the beginning to its end.
-        Operation::Create(_) | Operation::Delete => Err(semantic()),
+        _ => return Err(CauseValue::TAD_SEMANTIC_ERROR.into()),
     }
+    Ok(())
 }
 
 /// Filters with the lowest numbers that are not used.
 pub(super) fn numbered(filters: Vec<PacketFilter>, used: &[u8]) -> Vec<PacketFilter> {
-    let free = (0..=15).filter(|id| !used.contains(id));
-    free.zip(filters).map(|(id, filter)| PacketFilter { id, ..filter }).collect()
+    // More than there are numbers for get one that is used, and are refused for that.
+    let mut free = (0..=15).filter(|id| !used.contains(id));
+    filters.into_iter().map(|filter| PacketFilter { id: free.next().unwrap_or(0), ..filter }).collect()
 }
 
 /// A template for the UE. Filters that were decoded can be encoded.
@@ -141,7 +146,7 @@ fn apn_ambr(pdn: &Pdn) -> Ambr {
 }
 
 /// Whether the neighbour has changed the bearer.
-fn accepted(answer: Result<Message, gtpc::GtpcError>, ebi: Ebi) -> Result<(), Cause> {
+pub(super) fn accepted(answer: Result<Message, gtpc::GtpcError>, ebi: Ebi) -> Result<(), Cause> {
     let response = match answer {
         Ok(Message::UpdateBearerResponse(response)) => response,
         Ok(_) => return Err(CauseValue::INVALID_REPLY_FROM_REMOTE_PEER.into()),
