@@ -66,8 +66,9 @@ fn go_gtps_mme_brings_a_ue_to_the_data_network() {
     );
 }
 
-/// A network with go-gtp's gateway instead of ours.
-fn with_go_gtp(test: impl AsyncFnOnce(&mut World, &mut Peer) + Send) {
+/// go-gtp's S-GW and P-GW over S5/S8, with packets: what tests of ours with either of them rest on. The eNB plays the S-GW's user plane.
+#[test]
+fn go_gtps_pgw_brings_a_ue_to_the_data_network() {
     if !gogtp::is_possible() {
         return;
     }
@@ -76,8 +77,52 @@ fn with_go_gtp(test: impl AsyncFnOnce(&mut World, &mut Peer) + Send) {
         options.foreign_gateway = true;
     };
     network(options, async |world| {
+        let (pgw, pgw_u) = (format!("{}:{PORT}", lab::CORE_N2), format!("{}:2152", lab::CORE_N2));
+        let (sgw, sgw_u) = (format!("{}:{PORT}", lab::RAN_N2), format!("{}:2152", lab::RAN_N2));
+        let arguments = ["pgw", "-gtpc", &pgw, "-gtpu", &pgw_u, "-pool", lab::Lab::UE_POOL, "-tun", "gw0"];
+        let mut gateway = Peer::start(Some(world.lab.core()), &arguments).await.unwrap();
+        let arguments = ["sgw", "-gtpc", &sgw, "-gtpu", &sgw_u, "-peer", &pgw];
+        let mut sgw = Peer::start(Some(world.lab.ran()), &arguments).await.unwrap();
+        let user_plane = Enb::new().await;
+        let created = sgw.ask(json!({"do": "create", "imsi": IMSI, "teid": 0x11})).await.unwrap();
+        assert_eq!(created["cause"], ACCEPTED);
+        let ue: Ipv4Addr = created["ipv4"].as_str().unwrap().parse().unwrap();
+        let pgw_teid = created["user"]["teid"].as_u64().unwrap() as u32;
+        user_plane.ping(ue, (lab::CORE_N2.into(), pgw_teid), 0x11, 1).await;
+        // Another S-GW, or another tunnel of it.
+        let moved = json!({"do": "connect", "imsi": IMSI, "teid": 0x22});
+        assert_eq!(sgw.ask(moved).await.unwrap()["cause"], ACCEPTED);
+        assert_eq!(user_plane.receive().await, (0x11, None), "an End Marker");
+        user_plane.ping(ue, (lab::CORE_N2.into(), pgw_teid), 0x22, 2).await;
+        let bearer = json!({"do": "create_bearer", "imsi": IMSI, "qci": 1, "port": 5060});
+        let bearer = gateway.ask(bearer).await.unwrap();
+        assert_eq!((&bearer["cause"], &bearer["ebi"]), (&ACCEPTED.into(), &6.into()));
+        assert_eq!(sgw.event("create_bearer").await.unwrap()["linked_ebi"], 5);
+        assert_eq!(sgw.ask(json!({"do": "detach", "imsi": IMSI})).await.unwrap()["cause"], ACCEPTED);
+        let status = status(&mut gateway).await;
+        assert_eq!((&status["sessions"], &status["tunnels"]), (&0.into(), &0.into()), "{status}");
+    });
+}
+
+/// A network with go-gtp's gateway instead of ours: with a user plane of its own, or on our UPF.
+fn with_go_gtp(is_on_upf: bool, test: impl AsyncFnOnce(&mut World, &mut Peer) + Send) {
+    if !gogtp::is_possible() {
+        return;
+    }
+    let options = |options: &mut lab::Options| {
+        options.epc = true;
+        options.processes = true;
+        options.foreign_gateway = !is_on_upf;
+    };
+    network(options, async |world| {
         let (gtpc, gtpu) = (format!("{}:{PORT}", lab::CORE_N2), format!("{}:2152", lab::CORE_N2));
-        let arguments = ["spgw", "-gtpc", &gtpc, "-gtpu", &gtpu, "-pool", lab::Lab::UE_POOL, "-tun", "gw0"];
+        let mut arguments = vec!["spgw", "-gtpc", &gtpc, "-gtpu", &gtpu, "-pool", lab::Lab::UE_POOL];
+        if is_on_upf {
+            world.lab.kill("spgw").await.unwrap();
+            arguments.extend(["-upf", lab::UPF_PFCP]);
+        } else {
+            arguments.extend(["-tun", "gw0"]);
+        }
         let mut gateway = Peer::start(Some(world.lab.core()), &arguments).await.unwrap();
         test(world, &mut gateway).await;
     });
@@ -90,7 +135,7 @@ async fn status(gateway: &mut Peer) -> Value {
 /// `godwit ran --4g`, with ordinary programs in the UEs' namespaces and in the data network.
 #[test]
 fn simulated_ues_talk_through_go_gtps_gateway() {
-    with_go_gtp(async |world, gateway| {
+    with_go_gtp(false, async |world, gateway| {
         const UES: u32 = 3;
         let arguments = ["--inactivity", "1"].map(str::to_owned).to_vec();
         let options =
@@ -157,7 +202,17 @@ async fn follow(ran: &mut lab::Simulator, idle: &mut BTreeSet<String>, paged: &m
 /// One UE step by step: what `ran/lte` makes of another gateway's answers.
 #[test]
 fn a_ue_moves_and_leaves_at_go_gtps_gateway() {
-    with_go_gtp(async |world, gateway| {
+    moves_and_leaves(false);
+}
+
+/// The same, where our UPF gets its rules from the messages of go-pfcp.
+#[test]
+fn a_ue_moves_and_leaves_at_go_gtps_gateway_on_our_upf() {
+    moves_and_leaves(true);
+}
+
+fn moves_and_leaves(is_on_upf: bool) {
+    with_go_gtp(is_on_upf, async |world, gateway| {
         let own = IpAddr::from(lab::RAN_N2);
         let config = UeConfig { gateway: SocketAddr::from((lab::CORE_N2, PORT)), ..UeConfig::default() };
         let mme = MmeConfig { s11: SocketAddr::new(own, PORT), ..MmeConfig::default() };

@@ -11,6 +11,7 @@ mod captures;
 mod command_line;
 mod epc;
 mod epc_captures;
+mod epc_commands;
 mod epc_go_gtp;
 mod f1u;
 mod idle;

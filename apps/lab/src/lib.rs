@@ -37,7 +37,7 @@ use serde_json::Value;
 
 use network::Shape;
 pub use network::{CORE_N2, CORE_N6, CORE_N6_IPV6, DN, DN_IPV6, HTTP_PORT, RAN_N2};
-pub use settings::default_subscriber;
+pub use settings::{UPF_PFCP, default_subscriber};
 pub use simulator::{Simulator, SimulatorEvent, SimulatorOptions};
 pub use split::Model;
 

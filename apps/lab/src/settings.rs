@@ -15,6 +15,9 @@ const SMF_POOL_IPV6: &str = "fd00:45::/49";
 const SPGW_POOL: &str = "10.45.128.0/17";
 const SPGW_POOL_IPV6: &str = "fd00:45:0:8000::/49";
 
+/// The UPF's address of PFCP, in the core's namespace.
+pub const UPF_PFCP: &str = "127.0.0.7:8805";
+
 /// IMSI of the first default subscriber.
 const FIRST_IMSI: u64 = 999_700_000_000_001;
 
@@ -66,11 +69,11 @@ pub(crate) fn configuration(folder: &Path, log: &str) -> Value {
             "sbi": "127.0.0.4:7777",
             "pfcp": "127.0.0.4:8805",
             "gtpu": "127.0.0.4:2152",
-            "upf": ["127.0.0.7:8805"],
+            "upf": [UPF_PFCP],
             "dnn": [{"name": "internet", "ue_pool": pool, "dns": ["10.201.0.2"], "mtu": 1400}],
         },
         "upf": {
-            "pfcp": "127.0.0.7:8805",
+            "pfcp": UPF_PFCP,
             "gtpu": format!("{CORE_N2}:2152"),
             // No NAT: the data network has a route to the pool.
             "dnn": [{"name": "internet", "tun": "gw0", "ue_pool": pool, "nat": false}],
@@ -90,7 +93,7 @@ pub(crate) fn add_spgw(configuration: &mut Value) {
         "gtpc": format!("{CORE_N2}:2123"),
         "pfcp": "127.0.0.6:8805",
         "gtpu": "127.0.0.6:2152",
-        "upf": ["127.0.0.7:8805"],
+        "upf": [UPF_PFCP],
         "apn": [{
             "name": "internet", "ue_pool": pools(SPGW_POOL, SPGW_POOL_IPV6), "dns": ["10.201.0.2"], "mtu": 1400,
         }],

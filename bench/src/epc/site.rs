@@ -1,4 +1,4 @@
-//! A gateway with its network: ours with its UPF, or go-gtp's. Each has a lab of its own, so that all can take turns.
+//! A gateway with its network: ours with its UPF, go-gtp's with the same, and go-gtp's with a user plane of its own. Each has a lab of its own, so that all can take turns.
 
 use std::path::Path;
 
@@ -9,6 +9,10 @@ use lab::Lab;
 use serde_json::json;
 
 use super::mme::Mme;
+
+/// What is added to the names of series of go-gtp's gateway: with its own user plane, and with our UPF.
+pub(super) const ALONE: &str = ", go-gtp";
+pub(super) const ON_UPF: &str = ", go-gtp on our UPF";
 
 /// A gateway, and the MME at its other end of S11.
 pub(super) struct Site {
@@ -24,6 +28,8 @@ pub(super) struct Site {
 enum Gateway {
     Godwit,
     GoGtp(Peer),
+    /// With our UPF.
+    GoGtpOnUpf(Peer),
 }
 
 impl Site {
@@ -44,13 +50,25 @@ impl Site {
         let gateway = Peer::start(Some(lab.core()), &arguments).await?;
         let process = gateway.id();
         let mme = lab.ran().enter(Mme::new)??;
-        Ok(Site { suffix: ", go-gtp", mme, gateway: Gateway::GoGtp(gateway), process, lab })
+        Ok(Site { suffix: ALONE, mme, gateway: Gateway::GoGtp(gateway), process, lab })
+    }
+
+    /// go-gtp's gateway on our UPF, which does for a session what ours does.
+    pub(super) async fn go_gtp_on_upf() -> anyhow::Result<Site> {
+        let mut lab = Lab::start(options()?).await?;
+        lab.kill("spgw").await?;
+        let gtpc = format!("{}:{PORT}", lab::CORE_N2);
+        let arguments = ["spgw", "-gtpc", &gtpc, "-upf", lab::UPF_PFCP, "-pool", Lab::UE_POOL];
+        let gateway = Peer::start(Some(lab.core()), &arguments).await?;
+        let process = gateway.id();
+        let mme = lab.ran().enter(Mme::new)??;
+        Ok(Site { suffix: ON_UPF, mme, gateway: Gateway::GoGtpOnUpf(gateway), process, lab })
     }
 
     /// Sessions of the user plane: on the UPF, or tunnels of go-gtp's.
     pub(super) async fn user_plane_sessions(&mut self) -> anyhow::Result<u64> {
         match &mut self.gateway {
-            Gateway::Godwit => {
+            Gateway::Godwit | Gateway::GoGtpOnUpf(_) => {
                 let status = self.lab.oam("upf", "GET", "/status").await?;
                 status["sessions"].as_u64().context("no sessions in the UPF's status")
             }
@@ -65,7 +83,7 @@ impl Site {
     pub(super) async fn sessions(&mut self) -> anyhow::Result<u64> {
         let status = match &mut self.gateway {
             Gateway::Godwit => self.lab.oam("spgw", "GET", "/status").await?["detail"].take(),
-            Gateway::GoGtp(peer) => peer.ask(json!({"do": "status"})).await?,
+            Gateway::GoGtp(peer) | Gateway::GoGtpOnUpf(peer) => peer.ask(json!({"do": "status"})).await?,
         };
         status["sessions"].as_u64().context("no sessions in the gateway's status")
     }

@@ -205,7 +205,9 @@ fn packets(path: &Path) -> BTreeMap<String, Vec<Vec<u8>>> {
 fn captures_sort_packets_by_reference_point_without_duplicates() {
     let (namespace, mut tun) = tun_in_namespace();
     let directory = std::env::temp_dir().join(format!("godwit-capture-{}", std::process::id()));
-    let points = vec![Point::n2(None), Point::n3(), Point::n4(), Point::n6(["gw0"]), Point::sbi([7777])];
+    let pgw = "127.0.0.9:2123".parse().unwrap();
+    let mut points = vec![Point::n2(None), Point::n3(), Point::n4(), Point::n6(["gw0"]), Point::sbi([7777])];
+    points.extend([Point::s5([pgw]), Point::s11()]);
     let capture = namespace.enter(|| Capture::start(&directory, points)).unwrap().unwrap();
 
     let gtpu = namespace.enter(|| UdpSocket::bind("127.0.0.7:2152").unwrap()).unwrap();
@@ -214,6 +216,12 @@ fn captures_sort_packets_by_reference_point_without_duplicates() {
     }
     let pfcp = namespace.enter(|| UdpSocket::bind("127.0.0.7:8805").unwrap()).unwrap();
     pfcp.send_to(b"pfcp", "127.0.0.7:8805").unwrap();
+    // GTP-C of a P-GW is on S5, in both directions; other GTP-C is on S11.
+    let sgw = namespace.enter(|| UdpSocket::bind("127.0.0.8:2123").unwrap()).unwrap();
+    let at_pgw = namespace.enter(|| UdpSocket::bind(pgw).unwrap()).unwrap();
+    sgw.send_to(b"gtpc", pgw).unwrap();
+    at_pgw.send_to(b"gtpc", "127.0.0.8:2123").unwrap();
+    sgw.send_to(b"gtpc", "127.0.0.8:2123").unwrap();
     // A packet on N6 is never N4, whatever its ports are.
     let mut batch = Vector::new(1, 2048);
     assert!(batch.push(
@@ -226,6 +234,7 @@ fn captures_sort_packets_by_reference_point_without_duplicates() {
     let count = |name: &str| summary.packets.iter().find(|(point, _)| point == name).unwrap().1;
     assert_eq!((count("n2"), count("n3"), count("n4"), count("sbi"), summary.lost), (0, 10, 1, 0, 0));
     assert!(count("n6") >= 1);
+    assert_eq!((count("s5"), count("s11")), (2, 1));
 
     let n3 = packets(&directory.join("n3.pcapng"));
     let frames = &n3["lo"];

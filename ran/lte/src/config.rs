@@ -20,6 +20,8 @@ pub struct Config {
     pub mme: MmeConfig,
     /// Addresses of S1-U, one for each eNB; UEs are spread over the eNBs in turn.
     pub enbs: Vec<IpAddr>,
+    /// S-GWs of the eNBs, in turn; UEs have that of their eNB, and change it when they move. Empty: all have `ue.gateway`.
+    pub gateways: Vec<SocketAddr>,
     /// Identity (20 bits) of the first eNB; the others count up.
     pub first_enb_id: u32,
     /// The UEs.
@@ -50,7 +52,7 @@ pub struct Config {
 /// The configuration that all UEs share. The n-th UE has the n-th IMSI.
 #[derive(Debug, Clone)]
 pub struct UeConfig {
-    /// Where the S-GW listens for GTPv2-C.
+    /// Where the S-GW listens for GTPv2-C through which a UE attaches first.
     pub gateway: SocketAddr,
     /// The P-GW that the MME names to the S-GW. `None`: the S-GW is it, too.
     pub pgw: Option<IpAddr>,
@@ -75,8 +77,18 @@ pub struct UeConfig {
     pub mtu: u16,
     /// UEs answer when they are paged; otherwise an idle UE behaves as if out of coverage.
     pub answers_paging: bool,
+    /// For how long the MME pages a UE that does not answer (T3413 of TS 24.301, with its repetitions) before it tells the gateway.
+    pub paging_time: Duration,
     /// How long a UE's former eNB waits for the End Marker of each tunnel after a handover.
     pub end_marker_wait: Duration,
+}
+
+impl Config {
+    /// The S-GW of the eNB with this index.
+    pub fn gateway_of(&self, enb: usize) -> SocketAddr {
+        let at = enb.checked_rem(self.gateways.len());
+        at.and_then(|at| self.gateways.get(at)).copied().unwrap_or(self.ue.gateway)
+    }
 }
 
 impl Default for Config {
@@ -84,6 +96,7 @@ impl Default for Config {
         Self {
             mme: MmeConfig::default(),
             enbs: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+            gateways: Vec::new(),
             first_enb_id: 1,
             ue: UeConfig::default(),
             count: 1,
@@ -115,6 +128,7 @@ impl Default for UeConfig {
             ambr: Ambr { uplink_kbps: 1_000_000, downlink_kbps: 1_000_000 },
             mtu: 1400,
             answers_paging: true,
+            paging_time: Duration::ZERO,
             end_marker_wait: Duration::from_secs(1),
         }
     }

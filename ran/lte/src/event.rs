@@ -31,7 +31,7 @@ pub enum Event {
         s11: SocketAddr,
         /// Its restart counter.
         restart_counter: u8,
-        /// The S-GW.
+        /// The S-GW, or the first one.
         gateway: SocketAddr,
     },
     /// An eNB has bound its S1-U.
@@ -86,6 +86,8 @@ pub enum Event {
         imsi: Imsi,
         /// Its new eNB.
         enb: u32,
+        /// Its S-GW, which may be another one.
+        gateway: SocketAddr,
         /// From the request to the answer, milliseconds.
         handover_ms: f64,
         /// Tunnels of the former eNB that got an End Marker.

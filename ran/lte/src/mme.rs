@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
-use gtpc::{Gtpc, GtpcError, GtpcEvent};
+use gtpc::{Gtpc, GtpcError, GtpcEvent, Outcome};
 use gtpv2c::endpoint::{Counters, Failure, PORT, RequestId, SendError};
 use gtpv2c::{Cause, CauseValue, FTeid, InterfaceType, Message, Recovery};
 use net::time;
@@ -289,6 +289,26 @@ impl S11 {
         }
     }
 
+    /// Sends a command, and waits for the request that it triggers, which is to be answered like one from [`S11::next`].
+    ///
+    /// # Errors
+    /// The gateway refuses, or does not answer.
+    pub async fn command(&self, message: impl Into<Message>) -> Result<FromGateway, S11Error> {
+        let (to, teid) = self.gateway().ok_or(S11Error::Ended)?;
+        match self.mme.gtpc.command(to, teid, message).await? {
+            Outcome::Triggered { id, teid, message } if teid == self.teid => {
+                Ok(FromGateway::Request { id, message })
+            }
+            Outcome::Triggered { id, .. } => {
+                self.mme.gtpc.reject(id, 0, CauseValue::CONTEXT_NOT_FOUND);
+                Err(S11Error::Lacks("TEID"))
+            }
+            Outcome::Refused(answer) => {
+                Err(cause_of(&answer.message).map_or(S11Error::Lacks("cause"), S11Error::Refused))
+            }
+        }
+    }
+
     /// Answers a request of the gateway.
     pub fn respond(&self, id: RequestId, message: impl Into<Message>) {
         if let Some((_, teid)) = self.gateway() {
@@ -353,7 +373,7 @@ async fn dispatch(gtpc: Gtpc, table: Table, mut events: mpsc::Receiver<GtpcEvent
     }
 }
 
-/// The cause of an answer to a request of an MME.
+/// The cause of an answer to a request or command of an MME.
 fn cause_of(message: &Message) -> Option<Cause> {
     Some(match message {
         Message::CreateSessionResponse(m) => m.cause,
@@ -361,6 +381,8 @@ fn cause_of(message: &Message) -> Option<Cause> {
         Message::DeleteSessionResponse(m) => m.cause,
         Message::ReleaseAccessBearersResponse(m) => m.cause,
         Message::BearerResourceFailureIndication(m) => m.cause,
+        Message::DeleteBearerFailureIndication(m) => m.cause,
+        Message::ModifyBearerFailureIndication(m) => m.cause,
         _ => return None,
     })
 }

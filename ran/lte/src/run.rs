@@ -69,7 +69,7 @@ pub async fn run_with(
 ) -> Result<Totals, RunError> {
     let s11 = config.mme.s11;
     let mme = Mme::start(&config.mme).await.map_err(|source| RunError::S11 { address: s11, source })?;
-    let (restart_counter, gateway) = (mme.restart_counter().0, config.ue.gateway);
+    let (restart_counter, gateway) = (mme.restart_counter().0, config.gateway_of(0));
     sink(&Event::Mme { s11: mme.local(), restart_counter, gateway });
     let mut enbs = Vec::new();
     for (id, &address) in (config.first_enb_id..).zip(&config.enbs) {
@@ -80,7 +80,8 @@ pub async fn run_with(
     let ue_config = Arc::new(config.ue.clone());
     let mut ues = Vec::new();
     for (index, at) in (0..config.count).zip((0..enbs.len()).cycle()) {
-        let ue = Ue::new(Arc::clone(&ue_config), index, mme.clone(), enbs[at].clone())?;
+        let mut ue = Ue::new(Arc::clone(&ue_config), index, mme.clone(), enbs[at].clone())?;
+        ue.attach_through(config.gateway_of(at));
         ues.push((ue, at));
     }
     if enbs.is_empty() {
@@ -455,16 +456,27 @@ impl Life {
         }
     }
 
-    /// Moves the UE to the next eNB.
+    /// Moves the UE to the next eNB, and to its S-GW if that is another one.
     async fn hand_over(&mut self) {
         let next = (self.at + 1) % self.run.enbs.len();
-        match self.ue.handover(self.run.enbs[next].clone()).await {
+        let (enb, gateway) = (self.run.enbs[next].clone(), self.run.config.gateway_of(next));
+        let moved = match gateway == self.ue.gateway() {
+            true => self.ue.handover(enb).await,
+            false => self.ue.relocate(gateway, enb).await.map(|relocated| {
+                if let Err(error) = relocated.former {
+                    self.report_failure("release_of_former_gateway", &error.into());
+                }
+                relocated.moved
+            }),
+        };
+        match moved {
             Ok(moved) => {
                 self.at = next;
                 increment(&self.run.counts.handovers);
                 self.run.report(&Event::Handover {
                     imsi: self.ue.imsi(),
                     enb: self.ue.enb().id(),
+                    gateway: self.ue.gateway(),
                     handover_ms: millis(moved.took),
                     end_markers: moved.end_markers,
                     end_markers_ms: moved.end_markers_took.map(millis),

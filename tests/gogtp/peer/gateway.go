@@ -139,9 +139,15 @@ func (g *gateway) create(from net.Addr, m message.Message) message.Message {
 	if address == nil {
 		return refuse(gtpv2.CauseAllDynamicAddressesAreOccupied)
 	}
+	u := &ue{session: session, peer: peer.TEID, address: address, tunnels: map[uint8]*tunnel{}}
+	user, err := g.open(u, bearer)
+	if err != nil {
+		g.pool.put(address)
+		return refuse(gtpv2.CauseNoResourcesAvailable)
+	}
+	// It is registered at once: go-gtp cannot look for a TEID that is only reserved.
 	own := g.conn.NewSenderFTEID(g.own.String(), "")
-	u := &ue{session: session, own: own.MustTEID(), peer: peer.TEID, address: address, tunnels: map[uint8]*tunnel{}}
-	user := g.open(u, bearer)
+	u.own = own.MustTEID()
 	g.conn.RegisterSession(u.own, session)
 	session.AddTEID(g.face.user, user.TEID)
 	_ = session.Activate()
@@ -177,14 +183,17 @@ func (g *gateway) create(from net.Addr, m message.Message) message.Message {
 }
 
 // A tunnel for the default bearer.
-func (g *gateway) open(u *ue, bearer *gtpv2.Bearer) *end {
+func (g *gateway) open(u *ue, bearer *gtpv2.Bearer) (*end, error) {
 	address, _ := netip.AddrFromSlice(u.address)
 	ebi := bearer.EBI
-	t := g.plane.add(g.face.user, address, func() { g.page(u, ebi) })
+	t, err := g.plane.add(g.face.user, address, func() { g.page(u, ebi) })
+	if err != nil {
+		return nil, err
+	}
 	u.tunnels[ebi] = t
 	bearer.SetIncomingTEID(t.own)
 	bearer.SubscriberIP = u.address.String()
-	return &end{TEID: t.own, Address: g.plane.address.IP.String()}
+	return t.end(), nil
 }
 
 func (g *gateway) modify(from net.Addr, m message.Message) message.Message {
@@ -220,8 +229,7 @@ func (g *gateway) modify(from net.Addr, m message.Message) message.Message {
 		}
 		modified := []*ie.IE{ie.NewEPSBearerID(ebi), causeOf(cause)}
 		if t != nil && !g.face.isS5() {
-			own := &end{TEID: t.own, Address: g.plane.address.IP.String()}
-			modified = append(modified, own.ie(g.face.user, 0))
+			modified = append(modified, t.end().ie(g.face.user, 0))
 		}
 		if cause != gtpv2.CauseRequestAccepted {
 			elements[0] = causeOf(cause)
@@ -239,7 +247,9 @@ func (g *gateway) release(from net.Addr, m message.Message) message.Message {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, t := range u.tunnels {
-		g.plane.release(t)
+		if err := g.plane.release(t); err != nil {
+			return message.NewReleaseAccessBearersResponse(u.peer, 0, causeOf(gtpv2.CauseSystemFailure))
+		}
 	}
 	return message.NewReleaseAccessBearersResponse(u.peer, 0, accepted())
 }
@@ -347,8 +357,11 @@ func (g *gateway) createBearer(do command) map[string]any {
 		return refusal(err)
 	}
 	linked := u.session.GetDefaultBearer().EBI
-	t := g.plane.add(g.face.user, netip.Addr{}, func() {})
-	own := &end{TEID: t.own, Address: g.plane.address.IP.String()}
+	t, err := g.plane.add(g.face.user, netip.Addr{}, func() {})
+	if err != nil {
+		return refusal(err)
+	}
+	own := t.end()
 	filter := ie.NewTFTPacketFilter(
 		ie.TFTPFBidirectional, 1, 10,
 		ie.NewTFTPFComponentProtocolIdentifierNextHeader(17), ie.NewTFTPFComponentSingleRemotePort(do.Port),

@@ -5,6 +5,7 @@ go 1.22
 require (
 	github.com/vishvananda/netlink v1.3.0
 	github.com/wmnsk/go-gtp v0.8.11
+	github.com/wmnsk/go-pfcp v0.0.24
 	golang.org/x/sys v0.26.0
 )
 

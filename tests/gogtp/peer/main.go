@@ -5,6 +5,8 @@
 //	spgw: S-GW and P-GW in one: S11, S1-U, and packets of UEs through a TUN device
 //	pgw:  a P-GW: S5/S8; with -tun also its user plane
 //
+// With -upf a gateway has another process as its user plane, by PFCP with the messages of go-pfcp.
+//
 // Each takes commands and tells events as JSON objects, one a line (lines.go). It ends with its standard input.
 //
 // Read first: node.go, what all have of GTPv2-C; then client.go (mme, sgw) or gateway.go (spgw, pgw).
@@ -39,6 +41,8 @@ func main() {
 	apn := flags.String("apn", "internet", "the APN; of gateways")
 	pool := flags.String("pool", "10.45.0.0/16", "addresses of UEs; of gateways")
 	tun := flags.String("tun", "", "name of a TUN device to make; of gateways. Without it there is no user plane")
+	pfcp := flags.String("pfcp", "127.0.0.6:8805", "own address of PFCP; with -upf")
+	upfAddress := flags.String("upf", "", "PFCP address of a UPF, which then is the user plane; of gateways")
 	mtu := flags.Int("mtu", 1400, "MTU of the TUN device")
 	_ = flags.Parse(os.Args[2:])
 
@@ -58,6 +62,14 @@ func main() {
 		check(err)
 		plane, err := newPlane(user, *tun, *pool, *mtu)
 		check(err)
+		if *upfAddress != "" {
+			own, err := net.ResolveUDPAddr("udp", *pfcp)
+			check(err)
+			to, err := net.ResolveUDPAddr("udp", *upfAddress)
+			check(err)
+			plane.upf, err = newUPF(own, to, *apn)
+			check(err)
+		}
 		role = newGateway(out, faces[os.Args[1]], control, plane, addresses, *apn, uint8(*counter))
 	default:
 		fail(fmt.Errorf("%s is none of mme, sgw, spgw, pgw", os.Args[1]))

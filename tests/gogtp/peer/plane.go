@@ -17,8 +17,10 @@ import (
 // Packets that wait for an idle UE.
 const maxWaiting = 64
 
-// The user plane: go-gtp's GTP-U connection on one side, a TUN device on the other. Without a device it gives TEIDs only.
+// The user plane: go-gtp's GTP-U connection on one side, a TUN device on the other. Without a device it gives TEIDs only, and with a UPF
+// it leaves all to that.
 type plane struct {
+	upf     *upf
 	address *net.UDPAddr
 	conn    *gtpv1.UPlaneConn
 	device  *os.File
@@ -40,7 +42,14 @@ type tunnel struct {
 	waiting [][]byte
 	// Called with the first packet that waits.
 	wake func()
+
+	// On a UPF: own SEID and the UPF's.
+	seid, session uint64
+	ownAddress    net.IP
 }
+
+// The own end, for the peer.
+func (t *tunnel) end() *end { return &end{TEID: t.own, Address: t.ownAddress.String()} }
 
 func newPlane(address *net.UDPAddr, name, pool string, mtu int) (*plane, error) {
 	p := &plane{
@@ -96,16 +105,27 @@ func (p *plane) open(name, pool string, mtu int) error {
 
 // A new tunnel, whose packets wait until the peer's end is known. `ue` is invalid for a dedicated bearer, whose packets go to
 // the UE in the default bearer: filters are not applied.
-func (p *plane) add(interfaceType uint8, ue netip.Addr, wake func()) *tunnel {
-	teid := p.conn.NewFTEID(interfaceType, p.address.IP.String(), "").MustTEID()
-	t := &tunnel{own: teid, ue: ue, wake: wake}
+func (p *plane) add(interfaceType uint8, ue netip.Addr, wake func()) (*tunnel, error) {
+	var t *tunnel
+	if p.upf != nil {
+		if !ue.IsValid() {
+			return nil, fmt.Errorf("no dedicated bearers on a UPF")
+		}
+		var err error
+		if t, err = p.upf.establish(ue, wake); err != nil {
+			return nil, err
+		}
+	} else {
+		teid := p.conn.NewFTEID(interfaceType, p.address.IP.String(), "").MustTEID()
+		t = &tunnel{own: teid, ownAddress: p.address.IP, ue: ue, wake: wake}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.tunnels[teid] = t
+	p.tunnels[t.own] = t
 	if ue.IsValid() {
 		p.ues[ue] = t
 	}
-	return t
+	return t, nil
 }
 
 func (p *plane) remove(t *tunnel) {
@@ -115,6 +135,10 @@ func (p *plane) remove(t *tunnel) {
 		delete(p.ues, t.ue)
 	}
 	p.mu.Unlock()
+	if p.upf != nil {
+		p.upf.delete(t)
+		return
+	}
 	// Frees the TEID.
 	_ = p.conn.CloseRelay(t.own)
 }
@@ -124,6 +148,12 @@ func (p *plane) connect(t *tunnel, peer *end) error {
 	ip := net.ParseIP(peer.Address)
 	if ip == nil {
 		return fmt.Errorf("%q is no address", peer.Address)
+	}
+	if p.upf != nil {
+		hasMoved := t.address != nil && (t.peer != peer.TEID || !t.address.IP.Equal(ip))
+		if err := p.upf.modify(t, peer, hasMoved); err != nil {
+			return err
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,10 +173,16 @@ func (p *plane) connect(t *tunnel, peer *end) error {
 	return nil
 }
 
-func (p *plane) release(t *tunnel) {
+func (p *plane) release(t *tunnel) error {
+	if p.upf != nil {
+		if err := p.upf.modify(t, nil, false); err != nil {
+			return err
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t.address = nil
+	return nil
 }
 
 // Drops what waits: nobody can be paged.

@@ -43,9 +43,15 @@ pub(super) struct LteArgs {
     /// Local address of the MME's S11. The gateway sends its requests to port 2123 there.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1", requires = "four_g")]
     mme: IpAddr,
-    /// The S-GW's GTP-C address.
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.6:2123", requires = "four_g")]
-    gateway: SocketAddr,
+    /// GTP-C addresses of S-GWs: one, or with --pgw several, which belong to the eNBs in turn.
+    #[arg(
+        long,
+        value_name = "ADDR:PORT",
+        value_delimiter = ',',
+        default_value = "127.0.0.6:2123",
+        requires = "four_g"
+    )]
+    gateway: Vec<SocketAddr>,
     /// The P-GW that the MME names to the S-GW. When not given, the S-GW is also the P-GW.
     #[arg(long, value_name = "ADDR", requires = "four_g")]
     pgw: Option<IpAddr>,
@@ -74,6 +80,9 @@ pub(super) struct LteArgs {
     /// Seconds after which an idle UE comes back on its own. When not given, only pages and programs bring it back.
     #[arg(long, value_name = "SECONDS", requires = "four_g")]
     idle: Option<f64>,
+    /// Seconds for which the MME pages a UE that does not answer, with --ignore-paging, before it tells the gateway.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, requires = "four_g")]
+    paging_time: f64,
     /// Seconds between handovers of each connected UE to the next eNB. When not given, UEs stay where they are.
     #[arg(long, value_name = "SECONDS", requires = "four_g")]
     handover: Option<f64>,
@@ -94,6 +103,10 @@ pub(super) fn config(args: &Args) -> anyhow::Result<Config> {
     let [0, high, low] = args.tac.to_octets() else {
         bail!("--tac: a tracking area code of 4G has 16 bits, that is 0000 to 00ffff")
     };
+    let Some(&gateway) = options.gateway.first() else { bail!("--gateway: name an S-GW") };
+    if options.gateway.len() > 1 && options.pgw.is_none() {
+        bail!("--gateway: UEs that move to another S-GW need a P-GW that stays, --pgw");
+    }
     let pdn_type = match args.ue.session.as_str() {
         "none" => bail!("--session: a UE of 4G attaches with a PDN connection"),
         text => match text.parse::<types::PduSessionType>()? {
@@ -110,9 +123,10 @@ pub(super) fn config(args: &Args) -> anyhow::Result<Config> {
             ..MmeConfig::default()
         },
         enbs: options.enb.clone(),
+        gateways: options.gateway.clone(),
         first_enb_id: options.enb_id,
         ue: UeConfig {
-            gateway: options.gateway,
+            gateway,
             pgw: options.pgw,
             first_imsi: args.ue.imsi,
             plmn: args.plmn,
@@ -122,6 +136,7 @@ pub(super) fn config(args: &Args) -> anyhow::Result<Config> {
             static_ipv4: options.static_ipv4,
             static_ipv6: options.static_ipv6,
             ambr: Ambr { uplink_kbps: options.ambr * 1000, downlink_kbps: options.ambr * 1000 },
+            paging_time: Duration::try_from_secs_f64(options.paging_time).context("--paging-time")?,
             answers_paging: !args.ue.ignore_paging,
             ..UeConfig::default()
         },

@@ -41,7 +41,7 @@ impl Ue {
             return Err(Failure::Attached);
         }
         let started = net::time::now();
-        let s11 = self.mme.open(self.config.gateway);
+        let s11 = self.mme.open(self.gateway);
         let answer = s11.request(self.create_session_request(&s11)).await?;
         let Message::CreateSessionResponse(created) = answer else {
             return Err(Failure::Lacks("Create Session Response"));
@@ -111,7 +111,7 @@ impl Ue {
             pgw_f_teid: Some(FTeid::new(
                 InterfaceType::S5S8_PGW_GTPC,
                 0,
-                config.pgw.unwrap_or(config.gateway.ip()),
+                config.pgw.unwrap_or(self.gateway.ip()),
             )),
             apn: config.apn.as_str().into(),
             selection_mode: Some(SelectionMode::Verified),

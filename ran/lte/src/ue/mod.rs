@@ -1,18 +1,20 @@
 //! A UE with what its eNB and MME do for it, and the procedures that it performs.
 //!
 //! One owner drives a [`Ue`] through its methods. Each procedure is a sequence of requests and answers: `attach.rs` (attach, detach),
-//! `mobility.rs` (idle, service request, handover), `relocation.rs` (another S-GW), `network.rs` (what the gateway begins). Between procedures
+//! `mobility.rs` (idle, service request, handover), `relocation.rs` (another S-GW), `network.rs` (what the gateway begins),
+//! `command.rs` (what the MME asks the gateway to begin). Between procedures
 //! [`Ue::serve`] answers the gateway. Nothing runs in the background, so a test sees every step.
 //!
 //! States: a UE has no [`PdnConnection`] (detached); one without [`Radio`] (idle); or one with it (connected).
 
 mod attach;
+mod command;
 mod mobility;
 mod network;
 mod relocation;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -106,7 +108,11 @@ pub struct Ue {
     mme: Mme,
     /// Where the UE is.
     enb: Enb,
+    /// Its S-GW, or that of its next attach.
+    gateway: SocketAddr,
     pdn: Option<PdnConnection>,
+    /// Identity of the UE's last procedure of session management.
+    last_pti: u8,
 }
 
 /// A PDN connection. A UE has one at most.
@@ -167,7 +173,8 @@ impl Ue {
         let imsi = config.first_imsi.checked_add(index.into()).ok_or_else(|| {
             Invalid::new("IMSI", index, "a UE number that keeps the IMSI at its number of digits")
         })?;
-        Ok(Self { config, index, imsi, mme, enb, pdn: None })
+        let gateway = config.gateway;
+        Ok(Self { config, index, imsi, mme, enb, gateway, pdn: None, last_pti: 0 })
     }
 
     /// Its identity.
@@ -178,6 +185,18 @@ impl Ue {
     /// Where it is.
     pub fn enb(&self) -> &Enb {
         &self.enb
+    }
+
+    /// Its S-GW, or that of its next attach.
+    pub fn gateway(&self) -> SocketAddr {
+        self.gateway
+    }
+
+    /// Chooses the S-GW of the next attach. [`Ue::relocate`] changes that of an attached UE.
+    pub fn attach_through(&mut self, gateway: SocketAddr) {
+        if self.pdn.is_none() {
+            self.gateway = gateway;
+        }
     }
 
     /// Whether it has a PDN connection.

@@ -104,8 +104,8 @@ impl Ue {
         Ok(NetworkEvent::Refused(cause))
     }
 
-    /// Network triggered service request (TS 23.401 §5.3.4.3). A UE that does not answer is reported as not found at once, without
-    /// the time for which a real MME pages.
+    /// Network triggered service request (TS 23.401 §5.3.4.3). A UE that does not answer is reported as not found when the MME has
+    /// paged for the configured time.
     async fn paged(&mut self, id: RequestId) -> Result<NetworkEvent, Failure> {
         let pdn = self.pdn.as_ref().ok_or(Failure::NotAttached)?;
         let cause = CauseValue::ACCEPTED.into();
@@ -114,6 +114,7 @@ impl Ue {
             return Ok(NetworkEvent::NeedlessPage);
         }
         if !self.config.answers_paging {
+            net::time::sleep(self.config.paging_time).await;
             let cause = CauseValue::UE_NOT_RESPONDING.into();
             pdn.s11.indicate(DownlinkDataNotificationFailureIndication { cause, ..Default::default() });
             return Ok(NetworkEvent::PageIgnored);
@@ -127,6 +128,7 @@ impl Ue {
             return Ok(true);
         }
         if !self.config.answers_paging {
+            net::time::sleep(self.config.paging_time).await;
             return Ok(false);
         }
         self.service_request().await.map(|_| true)

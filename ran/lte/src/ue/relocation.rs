@@ -67,7 +67,7 @@ impl Ue {
             }
             pdn.take_into_use(radio);
         }
-        self.enb = to;
+        (self.enb, self.gateway) = (to, gateway);
         let moved = pdn.leave(tunnels, started, self.config.end_marker_wait).await;
         Ok(Relocated { moved, former: former.request(local_delete()).await.map(drop) })
     }

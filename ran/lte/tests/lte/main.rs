@@ -4,6 +4,7 @@
 #![allow(clippy::print_stderr, reason = "a test says why it checks nothing")]
 
 mod bearers;
+mod commands;
 mod failures;
 mod interface;
 mod procedures;

@@ -104,14 +104,21 @@ async fn an_idle_ue_has_no_tunnel_and_answers_a_page() {
 
 #[tokio::test]
 async fn a_ue_that_ignores_pages_is_reported_as_not_found() {
-    let (mut world, attachment) = attached(14, |config| config.ue.answers_paging = false).await;
+    let (mut world, attachment) = attached(14, |config| {
+        config.ue.answers_paging = false;
+        config.ue.paging_time = Duration::from_millis(150);
+    })
+    .await;
     let World { gateway, ue, .. } = &mut world;
     let (idle, ()) = tokio::join!(ue.go_idle(), gateway.accept_release(attachment.mme));
     idle.unwrap();
     let page = async {
         let page = gateway.send(attachment.mme, DownlinkDataNotification::default());
         gateway.answer(page).await;
-        gateway.event().await
+        let acknowledged = net::time::now();
+        let event = gateway.event().await;
+        assert!(net::time::now() - acknowledged >= Duration::from_millis(140), "paged for a while");
+        event
     };
     let (event, indication) = tokio::join!(ue.serve(), page);
     assert_eq!(event.unwrap(), NetworkEvent::PageIgnored);

@@ -1,11 +1,12 @@
 //! Whole runs against a gateway that accepts everything.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::*;
-use gtpv2c::endpoint::Event as EndpointEvent;
+use gtpv2c::endpoint::{Event as EndpointEvent, PORT};
 use gtpv2c::message::*;
 use gtpv2c::*;
 use lte::{Config, Event, Totals, run_with};
@@ -117,6 +118,30 @@ async fn ues_become_idle_come_back_and_move() {
     assert_eq!(totals.failed, 0);
     assert!(totals.handovers >= 8 && totals.end_markers == totals.handovers, "{totals:?}");
     assert!(events.iter().all(|event| !matches!(event, Event::Handover { end_markers: 0, .. })));
+}
+
+#[tokio::test]
+async fn ues_have_the_s_gw_of_their_enb() {
+    let other = tokio::spawn(accept_everything(Gateway::start(95, 1).await));
+    let [first, second] = [94, 95].map(|host| SocketAddr::new(address(host, 1), PORT));
+    let (totals, events) = run(94, |config| {
+        config.count = 4;
+        config.gateways = vec![first, second];
+        config.ue.pgw = Some([127, 11, 255, 1].into());
+        config.ue.end_marker_wait = Duration::from_millis(1);
+        config.handover = Some(Duration::from_millis(50));
+        config.hold = Hold::For(Duration::from_millis(400));
+    })
+    .await;
+    other.abort();
+    assert_eq!((totals.attached, totals.failed, totals.detached), (4, 0, 4));
+    assert!(totals.handovers >= 8, "{totals:?}");
+    let of_enb = |enb: u32| if enb == 1 { first } else { second };
+    for event in &events {
+        if let Event::Handover { enb, gateway, .. } = event {
+            assert_eq!(*gateway, of_enb(*enb));
+        }
+    }
 }
 
 #[tokio::test]

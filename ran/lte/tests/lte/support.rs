@@ -154,6 +154,14 @@ impl Gateway {
         handle
     }
 
+    /// Sends the request that a command asks for.
+    pub fn trigger(&mut self, command: RequestId, teid: u32, message: impl Into<Message>) -> Handle {
+        let (now, mme) = (time::now().into_std(), SocketAddr::new(address(self.host, 3), PORT));
+        let handle = self.endpoint.send_triggered(now, command, mme, teid, message).unwrap();
+        self.flush();
+        handle
+    }
+
     /// The answer to a request of the gateway.
     pub async fn answer(&mut self, request: Handle) -> Message {
         match self.event().await {
