@@ -294,9 +294,11 @@ async fn a_ue_moves_to_another_sgw_at_once() {
     );
     let asked = world.other_sgw.upf.asked();
     assert_eq!((to_tunnel(&asked, 16), to_tunnel(&asked, 64)), (Some((0x99, false)), Some((pgw_own, false))));
-    // The old S-GW forgets the UE, without the P-GW.
+    // The old S-GW forgets the UE with all it has, without the P-GW.
     world.mme.gateway = world.pgw.network.gateway(SGW);
-    assert_eq!(world.mme.delete_as(old, 5, None).await, CauseValue::ACCEPTED);
+    let all = DeleteSessionRequest { indication: Some(Indication::SI), ..Default::default() };
+    let Ok((_, Message::DeleteSessionResponse(answer))) = world.mme.ask(old, all).await else { panic!() };
+    assert_eq!(answer.cause.value, CauseValue::ACCEPTED);
     assert_eq!((world.sgw.upf.sessions(), world.pgw.upf.sessions()), (0, 1));
     // The old S-GW has no say any more, the new one has.
     world.mme.gateway = world.pgw.network.gateway(OTHER_SGW);

@@ -39,7 +39,11 @@ async fn delete(
     let subject = Subject::of(gateway, teid).ok_or((0, CauseValue::CONTEXT_NOT_FOUND.into()))?;
     let (mut state, peer) = find(Some(&subject), id.peer.ip()).await?;
     let is_s11 = matches!(subject, Subject::Ue(_));
-    if is_s11 && request.linked_ebi.is_none() {
+    let has = |flag| request.indication.is_some_and(|indication| indication.contains(flag));
+    // Without operation indication only the S-GW's part ends, because the UE has moved to another S-GW: then with all its PDN
+    // connections, if none is named.
+    let ends_at_pgw = has(Indication::OI);
+    if is_s11 && request.linked_ebi.is_none() && ends_at_pgw {
         return Err((peer.teid, missing(ie::EBI)));
     }
     let is_meant = |pdn: &Pdn| {
@@ -48,38 +52,43 @@ async fn delete(
     };
     // Of an S-GW's PDN connections the MME ends them, not the P-GW.
     let is_senders = |pdn: &Pdn| subject.concerns(pdn) && (is_s11 || pdn.role.is_pgw());
-    let accepted = || DeleteSessionResponse { cause: CauseValue::ACCEPTED.into(), ..Default::default() };
-    let Some(at) = state.pdns.iter().position(|pdn| is_senders(pdn) && is_meant(pdn)) else {
-        // The UE has moved to another S-GW, which the PDN connection concerns now.
-        return match state.pdns.iter().any(is_meant) {
-            true => Ok((peer.teid, accepted())),
-            false => Err((peer.teid, CauseValue::CONTEXT_NOT_FOUND.into())),
-        };
-    };
-    if let (true, Role::Pgw { awaits_ue, .. }) = (is_s11, &mut state.pdns[at].role) {
-        // The handover to this S-GW is cancelled.
-        *awaits_ue = false;
-        return Ok((peer.teid, accepted()));
+    // What the UE has taken to another S-GW concerns that one now.
+    if !state.pdns.iter().any(is_meant) {
+        return Err((peer.teid, CauseValue::CONTEXT_NOT_FOUND.into()));
     }
-    let pdn = state.pdns.remove(at);
+    let mut ended = Vec::new();
+    let mut at = 0;
+    while let Some(pdn) = state.pdns.get_mut(at) {
+        let ends = is_senders(pdn) && is_meant(pdn);
+        match &mut pdn.role {
+            _ if !ends => at += 1,
+            // The handover to this S-GW is cancelled.
+            Role::Pgw { awaits_ue, .. } if is_s11 => {
+                *awaits_ue = false;
+                at += 1;
+            }
+            _ => ended.push(state.pdns.remove(at)),
+        }
+    }
     forget_if_empty(gateway, subject.ue(), &mut state);
-    // Without operation indication only the S-GW's part ends, because the UE has moved to another S-GW.
-    let ends_at_pgw = request.indication.is_some_and(|indication| indication.contains(Indication::OI));
-    let response = match pdn.role {
+    let remote = ended.iter().find_map(|pdn| match pdn.role {
         Role::Sgw { pgw, is_known: true } if ends_at_pgw => {
+            Some((pgw.f_teid, pdn.s5_f_teid(gateway, InterfaceType::S5S8_SGW_GTPC)))
+        }
+        _ => None,
+    });
+    let response = match remote {
+        Some((pgw, own)) => {
             // Others may use the UE while the P-GW is waited for.
             drop(state);
-            let own = pdn.s5_f_teid(gateway, InterfaceType::S5S8_SGW_GTPC);
             let request = DeleteSessionRequest { sender_f_teid: Some(own), ..request.clone() };
-            let response = end_at_pgw(gateway, pgw.f_teid, &request).await;
-            end_here(gateway, pdn).await;
-            response
+            end_at_pgw(gateway, pgw, &request).await
         }
-        _ => {
-            end_here(gateway, pdn).await;
-            accepted()
-        }
+        None => DeleteSessionResponse { cause: CauseValue::ACCEPTED.into(), ..Default::default() },
     };
+    for pdn in ended {
+        end_here(gateway, pdn).await;
+    }
     Ok((peer.teid, response))
 }
 
