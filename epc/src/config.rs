@@ -112,6 +112,8 @@ pub struct Timers {
     pub gtpc_n3: u8,
     /// Milliseconds between Echo Requests to each MME.
     pub gtpc_echo_ms: u64,
+    /// Milliseconds after which a PDN connection ends for which the MME has named no eNB yet.
+    pub unclaimed_ms: u64,
     /// Milliseconds after a Downlink Data Notification without Modify Bearer Request until the next packet has the UE paged again.
     pub paging_guard_ms: u64,
     /// Milliseconds for which the packets of a UE that does not answer paging are dropped.
@@ -130,6 +132,7 @@ impl Default for Timers {
             gtpc_t3_ms: 3_000,
             gtpc_n3: 3,
             gtpc_echo_ms: 60_000,
+            unclaimed_ms: 120_000,
             paging_guard_ms: 10_000,
             unreachable_ms: 30_000,
             pfcp_t1_ms: 1_000,
@@ -186,6 +189,9 @@ impl Config {
             if address.ip().is_unspecified() {
                 return fail(key.into(), "give the address peers reach us at: we tell it to them");
             }
+        }
+        if self.timers.unclaimed_ms < 100 {
+            return fail("timers.unclaimed_ms".into(), "an MME needs some time to name an eNB: at least 100");
         }
         for (index, apn) in self.apn.iter().enumerate() {
             let key = |name: &str| format!("apn[{index}].{name}");

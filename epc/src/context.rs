@@ -173,8 +173,12 @@ pub(crate) struct Pdn {
     pub ambr: Ambr,
     /// The default bearer first.
     pub bearers: Vec<Bearer>,
+    /// Places of bearers that the UPF has not confirmed as removed: it may have rules with their numbers.
+    pub unconfirmed: Vec<Slot>,
     /// The session on its UPF.
     pub upf: UpfSession,
+    /// Since when the MME has named no eNB for it; `None`: it has, or the UE came idle.
+    pub unclaimed: Option<Instant>,
     /// A router solicitation came while no eNB was known; it is answered as soon as one is.
     pub solicited: Option<Ipv6Addr>,
 }
@@ -246,7 +250,8 @@ impl Pdn {
 
     /// A place for one more bearer.
     pub fn free_slot(&self) -> Option<Slot> {
-        (1..Slot::COUNT).map(Slot).find(|slot| self.bearers.iter().all(|bearer| bearer.slot != *slot))
+        let is_free = |slot: &Slot| self.bearers.iter().all(|bearer| bearer.slot != *slot);
+        (1..Slot::COUNT).map(Slot).filter(is_free).find(|slot| !self.unconfirmed.contains(slot))
     }
 
     /// Our end of S5/S8 for control, as the one or the other.

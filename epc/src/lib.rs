@@ -2,7 +2,7 @@
 //! (S5/S8, GTPv2-C) and the user plane of the 5G core (Sxa and Sxb, PFCP).
 //!
 //! Flow: message of a neighbour → [`gtpc`] → a file of [`procedure`] → [`rules`], N4 → answer. Requests of UPFs arrive as
-//! `n4::N4Event`. [`filters`] translates traffic flow templates, [`n4u`] is the router of IPv6 PDN connections. For each PDN connection
+//! `n4::N4Event`. [`filters`] translates traffic flow templates, [`options`] answers what UEs ask for, [`n4u`] is the router of IPv6 PDN connections. For each PDN connection
 //! this gateway is S-GW, P-GW or both ([`context::Role`]).
 //!
 //! Invariants: a UE's lock excludes concurrent procedures; an address belongs to at most one PDN connection; a PDN connection that
@@ -19,6 +19,7 @@ mod filters;
 mod gtpc;
 mod n4u;
 mod oam;
+mod options;
 mod procedure;
 mod rules;
 
@@ -106,6 +107,7 @@ impl Spgw {
             started: net::time::now(),
         });
         tasks.spawn(n4u::run(gateway.clone()));
+        tasks.spawn(unclaimed::run(gateway.clone()));
         tasks.spawn(handle_messages(gateway.clone(), messages));
         tasks.spawn(handle_events(gateway.clone(), events));
         Ok(Spgw { gateway, _tasks: tasks })
@@ -179,17 +181,25 @@ async fn request(gateway: Arc<Gateway>, id: RequestId, teid: u32, message: Messa
             serving::from_pgw(gateway, id, teid, message).await;
         }
         // What neighbours do not send, and indirect forwarding.
-        _ => gateway.gtpc.reject(id, 0, CauseValue::SERVICE_NOT_SUPPORTED),
+        _ => {
+            let peer = answers_to(&gateway, teid).await;
+            gateway.gtpc.reject(id, peer, CauseValue::SERVICE_NOT_SUPPORTED);
+        }
+    }
+}
+
+/// The TEID for the answer to a message with this TEID; 0 if nobody has it.
+async fn answers_to(gateway: &Gateway, teid: u32) -> u32 {
+    match Subject::of(gateway, teid) {
+        Some(subject) => subject.answers_to().await,
+        None => 0,
     }
 }
 
 /// Refuses a request that cannot be decoded.
 async fn malformed(gateway: Arc<Gateway>, id: RequestId, teid: u32, error: gtpv2c::DecodeError) {
     tracing::info!(peer = %id.peer, %error, "malformed GTPv2-C request");
-    let teid = match Subject::of(&gateway, teid) {
-        Some(subject) => subject.answers_to().await,
-        None => 0,
-    };
+    let teid = answers_to(&gateway, teid).await;
     if let Some(cause) = error.cause() {
         gateway.gtpc.reject(id, teid, cause);
     }

@@ -690,3 +690,77 @@ async fn a_ue_changes_the_filters_of_its_bearer_and_the_network_numbers_them() {
         "{message:?}"
     );
 }
+
+/// The MME has given up, or the request was forged.
+#[tokio::test]
+async fn a_pdn_connection_without_enb_ends_after_some_time() {
+    let core = Core::with(|config| config["timers"]["unclaimed_ms"] = json!(400)).await;
+    let mut mme = core.mme(6).await;
+    // One that had an eNB and is idle stays.
+    let (gateway, _) = mme.attach(IMSI, 1).await;
+    assert_eq!(mme.release(gateway).await, CauseValue::ACCEPTED);
+    let forgotten = mme.create(mme.create_request("999700000000002", 2)).await;
+    assert!(forgotten.cause.is_accepted());
+    let (_, teid, message) = mme.request().await;
+    let Message::DeleteBearerRequest(request) = message else { panic!("{message:?}") };
+    assert_eq!((teid, request.linked_ebi), (2, Some(Ebi(5))));
+    core.until(async || core.upf.sessions() == 1).await;
+    assert_eq!(core.sessions().await[0]["imsi"], IMSI);
+}
+
+#[tokio::test]
+async fn a_upf_that_did_not_answer_deletes_the_session_later() {
+    let mut core = Core::start().await;
+    let mut mme = core.mme(6).await;
+    let (gateway, _) = mme.attach(IMSI, 1).await;
+    core.upf.stop().await;
+    assert_eq!(mme.delete(gateway, 5).await, CauseValue::ACCEPTED);
+    assert_eq!((core.upf.sessions(), core.sessions().await.len()), (1, 0), "the UPF has not heard of it");
+    core.upf.go_on();
+    core.until(async || core.upf.sessions() == 0).await;
+}
+
+/// The UPF may have rules of the former bearer: the numbers of another one are others.
+#[tokio::test]
+async fn a_bearer_that_the_upf_has_not_removed_keeps_its_numbers() {
+    let mut core = Core::start().await;
+    let mut mme = core.mme(6).await;
+    let (gateway, _) = mme.attach(IMSI, 1).await;
+    let body = |port: u16| json!({"linked_ebi": 5, "qci": 8, "protocol": 17, "remote_port": port});
+    let route = "/ues/999700000000001/bearers";
+    let mut uplinks = Vec::new();
+    for ebi in [6, 7] {
+        core.upf.asked();
+        let create = core.oam("POST", route, Some(body(ebi.into())));
+        let accept = async {
+            let (id, ..) = mme.request().await;
+            let cause = CauseValue::ACCEPTED.into();
+            let bearer = gtpv2c::BearerInCreateResponse { ebi: Ebi(ebi), cause, ..Default::default() };
+            mme.respond(
+                id,
+                gateway,
+                CreateBearerResponse { cause, bearers: vec![bearer], ..Default::default() },
+            );
+            mme.event_within(Duration::from_millis(50)).await;
+        };
+        assert!(tokio::join!(create, accept).0.is_ok());
+        let asked = core.upf.asked();
+        let Asked::Modify(_, added) = &asked[0] else { panic!("{asked:?}") };
+        uplinks.push(added.create_pdrs[0].pdr_id);
+        if ebi == 7 {
+            break;
+        }
+        core.upf.stop().await;
+        let delete = core.oam("POST", "/ues/999700000000001/bearers/6/delete", None);
+        let accept = async {
+            let (id, ..) = mme.request().await;
+            let cause = CauseValue::ACCEPTED.into();
+            mme.respond(id, gateway, DeleteBearerResponse { cause, ..Default::default() });
+            mme.event_within(Duration::from_millis(50)).await;
+        };
+        assert!(tokio::join!(delete, accept).0.is_ok());
+        core.upf.go_on();
+        core.until(async || core.spgw.as_ref().unwrap().has_upf()).await;
+    }
+    assert_ne!(uplinks[0], uplinks[1]);
+}

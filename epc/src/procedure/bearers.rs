@@ -201,6 +201,7 @@ pub(super) async fn take_away(gateway: &Gateway, pdn: &mut Pdn, at: usize) {
     // Set up again, the PDN connection would be without this bearer, too.
     if let Err(error) = modify(gateway, pdn, rules::remove_bearer(pdn.role, &bearer)).await {
         tracing::debug!(%error, "bearer not removed on the UPF");
+        pdn.unconfirmed.push(bearer.slot);
     }
 }
 

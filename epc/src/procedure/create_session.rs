@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use gtpv2c::endpoint::RequestId;
 use gtpv2c::message::{CreateSessionRequest, CreateSessionResponse};
@@ -14,7 +15,6 @@ use gtpv2c::value::tft::{Operation, Tft};
 use gtpv2c::value::*;
 use gtpv2c::{BearerCreated, BearerToBeCreated, ie};
 use ipam::{Addresses, PoolError};
-use nas::{Pco, PcoItem};
 use net::time;
 use pfcp::Message;
 use telemetry::counters::{Counter, Family};
@@ -25,6 +25,7 @@ use crate::bearer::{Bearer, S5Tunnel, Slot, Tunnel};
 use crate::config::ApnConfig;
 use crate::context::{Gateway, Network, Paging, Pdn, Peer, Role, Ue, UeState, UpfSession, has_address};
 use crate::filters::Filter;
+use crate::options;
 use crate::rules;
 
 static REQUESTED: Counter = Counter::new("epc_session_requested");
@@ -342,7 +343,20 @@ async fn add(
             return Err(cause_of(error).into());
         }
     };
-    let mut pdn = Pdn { number, role, apn, pdn_type, addresses, ambr, bearers, upf, solicited: None };
+    let unclaimed = unclaimed(role, &bearers);
+    let mut pdn = Pdn {
+        number,
+        role,
+        apn,
+        pdn_type,
+        addresses,
+        ambr,
+        bearers,
+        unconfirmed: Vec::new(),
+        upf,
+        unclaimed,
+        solicited: None,
+    };
     if let Err(error) = establish(gateway, &mut pdn).await {
         tracing::warn!(imsi = %ue.imsi, %error, "PDN connection not established on a UPF");
         // A session that we cannot use does not stay on the UPF.
@@ -352,6 +366,12 @@ async fn add(
     let response = accept(gateway, ue, &pdn, &network.config, request);
     state.pdns.push(pdn);
     Ok(response)
+}
+
+/// Since when an MME is waited for that is to name an eNB.
+pub(super) fn unclaimed(role: Role, bearers: &[Bearer]) -> Option<Instant> {
+    let is_waited_for = role.is_sgw() && bearers.iter().all(|bearer| bearer.access.is_none());
+    is_waited_for.then(|| time::now().into_std())
 }
 
 /// Rates as the UPF gets them.
@@ -402,7 +422,8 @@ fn accept(
         apn_restriction: Some(ApnRestriction(0)),
         apn_ambr: request.apn_ambr,
         linked_ebi: request.linked_ebi,
-        pco: request.pco.as_ref().and_then(|asked| answer_pco(asked, network)),
+        pco: request.pco.as_ref().and_then(|asked| options::answer(asked, network)),
+        epco: request.epco.as_ref().and_then(|asked| options::answer(asked, network)),
         ..tunnels(gateway, Some(ue).filter(|_| pdn.role.is_sgw()), pdn)
     }
 }
@@ -447,21 +468,4 @@ pub(super) fn paa(pdn: &Pdn) -> Paa {
         (None, Some(prefix)) => Paa::Ipv6(prefix),
         (None, None) => Paa::NonIp,
     }
-}
-
-/// What the UE asked for: DNS servers and MTU.
-fn answer_pco(asked: &Octets, network: &ApnConfig) -> Option<Octets> {
-    let asked = Pco::decode(&asked.0)?;
-    let mut items = Vec::new();
-    for address in &network.dns {
-        match address {
-            IpAddr::V4(v4) if asked.asks_for(&PcoItem::DnsIpv4Request) => items.push(PcoItem::DnsIpv4(*v4)),
-            IpAddr::V6(v6) if asked.asks_for(&PcoItem::DnsIpv6Request) => items.push(PcoItem::DnsIpv6(*v6)),
-            _ => {}
-        }
-    }
-    if asked.asks_for(&PcoItem::Ipv4MtuRequest) {
-        items.push(PcoItem::Ipv4Mtu(network.mtu));
-    }
-    (!items.is_empty()).then(|| Octets(Pco { items }.encode()))
 }

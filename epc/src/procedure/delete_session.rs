@@ -7,19 +7,23 @@
 //! | [`end_lost`] | is told | is told, so that the UE asks for another one |
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use gtpv2c::endpoint::RequestId;
 use gtpv2c::message::{DeleteBearerRequest, DeleteSessionRequest, DeleteSessionResponse};
 use gtpv2c::value::{Cause, CauseValue, Ebi, FTeid, Indication, InterfaceType};
 use gtpv2c::{Message, ie};
+use n4::{N4, N4Error};
+use net::time;
 use pfcp::message::SessionDeletionRequest;
 use telemetry::counters::Counter;
 
 use super::{Subject, find, missing};
-use crate::context::{Gateway, Pdn, Peer, Role, Ue, UeState};
+use crate::context::{Gateway, Pdn, Peer, Role, Ue, UeState, UpfSession};
 
 static DELETED: Counter = Counter::new("epc_session_deleted");
 static NOT_DELETED: Counter = Counter::new("epc_session_not_deleted_on_upf");
+static DELETED_LATE: Counter = Counter::new("epc_session_deleted_late_on_upf");
 
 /// Answers a request.
 pub(crate) async fn handle(gateway: Arc<Gateway>, id: RequestId, teid: u32, request: DeleteSessionRequest) {
@@ -115,8 +119,8 @@ async fn end_at_pgw(gateway: &Gateway, pgw: FTeid, request: &DeleteSessionReques
     DeleteSessionResponse { cause: cause.into(), ..Default::default() }
 }
 
-/// Ends a PDN connection: on the UPF, then its addresses and its number are free. It ends here even if the UPF does not answer, and
-/// may then keep the session until it restarts.
+/// Ends a PDN connection: on the UPF, then its addresses and its number are free. It ends here even if the UPF does not answer, which is
+/// then asked again for some time.
 pub(crate) async fn end_here(gateway: &Gateway, pdn: Pdn) {
     // After a restart of the UPF its SEID may be that of another session.
     if pdn.upf.seid != 0 && pdn.upf.epoch == gateway.n4.epoch(pdn.upf.address) {
@@ -124,13 +128,30 @@ pub(crate) async fn end_here(gateway: &Gateway, pdn: Pdn) {
         if let Err(error) = deleted {
             NOT_DELETED.inc();
             tracing::debug!(%error, "session not deleted on its UPF");
+            if let N4Error::Failed(_) = error {
+                tokio::spawn(delete_later(gateway.n4.clone(), pdn.upf, pdn.seids()));
+            }
         }
     }
     if let (true, Some(network)) = (pdn.role.is_pgw(), gateway.networks.get(&pdn.apn)) {
-        network.pool().release(net::time::now().into_std(), pdn.addresses);
+        network.pool().release(time::now().into_std(), pdn.addresses);
     }
     gateway.ues.remove_pdn(pdn.number);
     DELETED.inc();
+}
+
+/// Has a UPF delete a session that it has not confirmed, until it answers or has restarted.
+async fn delete_later(n4: N4, upf: UpfSession, seids: n4::Seids) {
+    for pause_s in [1, 2, 4, 8, 16, 32, 64] {
+        time::sleep(Duration::from_secs(pause_s)).await;
+        if n4.epoch(upf.address) != upf.epoch {
+            return;
+        }
+        match n4.request(upf.address, seids, SessionDeletionRequest {}).await {
+            Err(N4Error::Failed(_) | N4Error::NoUpf) => {}
+            _ => return DELETED_LATE.inc(),
+        }
+    }
 }
 
 /// Ends a PDN connection here and at its P-GW, which is told on a task of its own.

@@ -12,6 +12,7 @@ pub(crate) mod reports;
 pub(crate) mod restoration;
 pub(crate) mod serving;
 pub(crate) mod sgw_change;
+pub(crate) mod unclaimed;
 mod update_bearer;
 
 use std::net::IpAddr;

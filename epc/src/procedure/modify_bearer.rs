@@ -119,6 +119,7 @@ async fn apply(gateway: &Gateway, state: &mut UeState, request: &ModifyBearerReq
             // A former eNB passes what it still gets on to the new one, up to the End Marker.
             let end_marker = bearer.access.is_some_and(|former| former != access);
             bearer.access = Some(access);
+            pdn.unclaimed = None;
             changes.push((bearer.slot, Downlink::To { access, end_marker }));
         }
         if is_unreachable {

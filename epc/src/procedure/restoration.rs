@@ -84,6 +84,7 @@ pub(super) async fn set_up_again(gateway: &Gateway, pdn: &mut Pdn) -> Result<(),
     pdn.upf.seid = response.up_f_seid.ok_or(N4Error::Unusable)?.seid;
     // The epoch at the answer: the request may have been repeated until the restarted UPF accepted it.
     pdn.upf.epoch = gateway.n4.epoch(pdn.upf.address);
+    pdn.unconfirmed.clear();
     let idle: Vec<_> = pdn.bearers.iter().filter(|bearer| bearer.access.is_none()).collect();
     if !idle.is_empty() {
         // It was set up without notification, but an idle UE has to be paged.

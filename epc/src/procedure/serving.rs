@@ -16,7 +16,7 @@ use tokio::sync::MutexGuard;
 use types::PduSessionType;
 
 use super::commands::Command;
-use super::create_session::{DEFAULT_AMBR, NewPdn, addresses, establish, rates, tunnels};
+use super::create_session::{DEFAULT_AMBR, NewPdn, addresses, establish, rates, tunnels, unclaimed};
 use super::{Subject, bearers, cause_of, delete_session, find, missing, modify};
 use crate::bearer::{Bearer, S5Tunnel, Tunnel};
 use crate::context::{Gateway, Pdn, Peer, Role, Ue, UeState, UpfSession};
@@ -73,9 +73,11 @@ async fn set_up(
         role,
         apn,
         pdn_type,
+        unclaimed: unclaimed(role, &bearers),
         addresses: addresses(request.paa),
         ambr: request.apn_ambr.map_or(DEFAULT_AMBR, rates),
         bearers,
+        unconfirmed: Vec::new(),
         upf: UpfSession { address, seid: 0, epoch: 0, n4u: None },
         solicited: None,
     };
@@ -119,6 +121,7 @@ async fn serve_now(gateway: &Gateway, pdn: &mut Pdn, request: &CreateSessionRequ
     if !change.update_fars.is_empty() {
         modify(gateway, pdn, change).await.map_err(|error| Cause::from(cause_of(error)))?;
     }
+    pdn.unclaimed = None;
     tell_pgw(gateway, pdn, request.into(), request.bearers_to_be_removed.clone()).await
 }
 

@@ -231,6 +231,11 @@ impl Upf {
         let _ = (&mut self.task).await;
     }
 
+    /// Answers again, with the sessions that it had.
+    pub fn go_on(&mut self) {
+        self.task = tokio::spawn(serve(self.ip, self.shared.clone()));
+    }
+
     /// Reports something about its only session.
     pub fn report(&self, report: pfcp::message::SessionReportRequest) {
         let seid = *self.shared.sessions.lock().unwrap().keys().next().unwrap();
