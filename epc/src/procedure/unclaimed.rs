@@ -29,7 +29,7 @@ async fn end(gateway: &Arc<Gateway>, ue: &Ue, limit: Duration) {
     let now = time::now().into_std();
     let mut at = 0;
     while let Some(pdn) = state.pdns.get(at) {
-        if !pdn.unclaimed.is_some_and(|since| now.duration_since(since) >= limit) {
+        if pdn.unclaimed.is_none_or(|since| now.duration_since(since) < limit) {
             at += 1;
             continue;
         }
