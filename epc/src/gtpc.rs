@@ -16,6 +16,7 @@ use crate::config::Timers;
 static COUNTS: ::gtpc::Counts = ::gtpc::Counts {
     failures: Family::new("epc_gtpc_failure", "cause"),
     events_dropped: Counter::new("epc_gtpc_events_dropped"),
+    watch_refused: Counter::new("epc_gtpc_watch_refused"),
 };
 
 /// Handle to the gateway's GTP-C; clones share it.

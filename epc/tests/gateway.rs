@@ -716,7 +716,7 @@ async fn a_upf_that_did_not_answer_deletes_the_session_later() {
     core.upf.stop().await;
     assert_eq!(mme.delete(gateway, 5).await, CauseValue::ACCEPTED);
     assert_eq!((core.upf.sessions(), core.sessions().await.len()), (1, 0), "the UPF has not heard of it");
-    core.upf.go_on();
+    core.upf.resume();
     core.until(async || core.upf.sessions() == 0).await;
 }
 
@@ -759,7 +759,7 @@ async fn a_bearer_that_the_upf_has_not_removed_keeps_its_numbers() {
             mme.event_within(Duration::from_millis(50)).await;
         };
         assert!(tokio::join!(delete, accept).0.is_ok());
-        core.upf.go_on();
+        core.upf.resume();
         core.until(async || core.spgw.as_ref().unwrap().has_upf()).await;
     }
     assert_ne!(uplinks[0], uplinks[1]);

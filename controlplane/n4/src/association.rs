@@ -9,7 +9,7 @@ use pfcp::message::{AssociationSetupRequest, AssociationSetupResponse};
 use pfcp::{CpFunctionFeatures, Message, UpFunctionFeatures};
 use tokio::sync::Notify;
 
-use crate::{N4, N4Error, N4Event, State, UpfStatus};
+use crate::{N4, N4Error, State, UpfStatus};
 
 /// Pause between attempts to associate.
 const RETRY: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ pub(crate) struct Upf {
     pub associated: bool,
     /// The UPF answers heartbeats.
     alive: bool,
-    /// The UPF has lost its sessions since the last [`N4Event::Restore`].
+    /// The UPF has lost its sessions since the last [`crate::N4Event::Restore`].
     lost_sessions: bool,
     /// How often the UPF was associated again after losing its sessions; see [`N4::epoch`].
     epoch: u64,
@@ -168,7 +168,7 @@ impl N4 {
             upf.epoch += 1;
         }
         if lost || repeated {
-            self.queue(N4Event::Restore { upf: upf.address, lost });
+            self.restore(&mut state, address, lost);
         }
     }
 }

@@ -13,7 +13,8 @@
 //! port, and does not change the association: a restart is believed only when the UPF reports it in a
 //! response to a request of ours (`pfcp::endpoint`).
 //!
-//! Invariant: each request ends, with the response or an error; no message of a peer ends the process.
+//! Invariants: each request ends, with the response or an error; what a UPF reports is given to the owner or refused;
+//! [`N4Event::Restore`] reaches the owner, however full the queue of events is; no message of a peer ends the process.
 #![forbid(unsafe_code)]
 
 mod association;
@@ -39,7 +40,7 @@ use tokio::task::JoinSet;
 use association::Upf;
 use receive::Receiver;
 
-/// Most unhandled events; the UPF repeats reports that find no room.
+/// Most unhandled events; reports that find no room are refused, and restorations wait.
 const MAX_EVENTS: usize = 4096;
 
 static FAILURES: Family = Family::new("n4_failure", "cause");
@@ -148,6 +149,8 @@ struct State {
     /// Procedures that wait for a response.
     waiting: HashMap<Handle, Waiting>,
     upfs: Vec<Upf>,
+    /// UPFs with a [`N4Event::Restore`] for which the queue has had no room, and its `lost`.
+    restore: HashMap<SocketAddr, bool>,
     /// When the receiving task's timer expires.
     armed: Option<std::time::Instant>,
     /// The receiving task has ended, and nobody would pass on a response.
@@ -201,7 +204,14 @@ impl N4 {
             upfs.push(Upf::new(address));
         }
         let (events, receiver) = mpsc::channel(MAX_EVENTS);
-        let state = State { endpoint, waiting: HashMap::new(), upfs, armed: None, stopped: false };
+        let state = State {
+            endpoint,
+            waiting: HashMap::new(),
+            upfs,
+            restore: HashMap::new(),
+            armed: None,
+            stopped: false,
+        };
         let inner = Inner { socket, local, recovery, state: state.into(), rearm: Notify::new(), events };
         let n4 = Self { inner: Arc::new(inner) };
         tasks.spawn(Receiver(n4.clone()).run());

@@ -1,5 +1,6 @@
 //! The task that receives: datagrams, timers, and what the endpoint makes of them.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use net::time;
@@ -7,6 +8,7 @@ use pfcp::endpoint::{Endpoint, Event, Failure, RequestId};
 use pfcp::message::*;
 use pfcp::{Cause, CpFunctionFeatures, Message, NodeId};
 use telemetry::counters::Counter;
+use tokio::sync::mpsc::Permit;
 
 use crate::{N4, N4Error, N4Event, State, cause_of};
 
@@ -23,14 +25,18 @@ impl Receiver {
         let n4 = &self.0;
         let mut buffer = vec![0u8; 65_536];
         loop {
-            let armed = {
+            let (armed, behind) = {
                 let mut state = n4.lock();
                 state.armed = state.endpoint.poll_timeout();
-                state.armed
+                (state.armed, !state.restore.is_empty())
             };
             // Without a timer, the next request wakes this task.
             let wait = armed.map_or_else(|| time::now() + Duration::from_secs(3600), time::Instant::from_std);
             tokio::select! {
+                // In this order a restoration that waits gets the first place that is free.
+                biased;
+                room = n4.inner.events.reserve(), if behind => n4.catch_up(room.ok()),
+                () = time::sleep_until(wait) => n4.process(|endpoint, now| endpoint.handle_timeout(now)),
                 received = n4.inner.socket.recv_from(&mut buffer) => match received {
                     Ok((length, from)) => n4.process(|endpoint, now| {
                         endpoint.handle_datagram(now, from, buffer.get(..length).unwrap_or_default());
@@ -38,7 +44,6 @@ impl Receiver {
                     // ICMP errors of unreachable peers; requests to them time out.
                     Err(error) => tracing::debug!(%error, "N4 socket"),
                 },
-                () = time::sleep_until(wait) => n4.process(|endpoint, now| endpoint.handle_timeout(now)),
                 () = n4.inner.rearm.notified() => {}
             }
         }
@@ -91,7 +96,7 @@ impl N4 {
             Event::Request { id, seid, message } => self.handle_request(state, id, seid, message),
             Event::MalformedRequest { id, seid, error } => {
                 if state.upfs.iter().any(|upf| upf.address == id.peer) {
-                    self.queue(N4Event::Malformed { id, seid: seid.unwrap_or(0), error });
+                    self.queue(state, id, N4Event::Malformed { id, seid: seid.unwrap_or(0), error });
                 }
             }
             Event::PeerRestarted { peer, .. } => {
@@ -116,7 +121,7 @@ impl N4 {
         let upf = state.upfs.iter_mut().find(|upf| upf.address == id.peer);
         let response: Message = match (message, upf) {
             (Message::SessionReportRequest(report), Some(_)) => {
-                return self.queue(N4Event::Report { id, seid: seid.unwrap_or(0), report });
+                return self.queue(state, id, N4Event::Report { id, seid: seid.unwrap_or(0), report });
             }
             (Message::AssociationSetupRequest(_), Some(upf)) => {
                 // We set up associations by our own request. Whether the UPF has restarted, we ask the
@@ -150,10 +155,32 @@ impl N4 {
         let _ = state.endpoint.respond(now, id, 0, response);
     }
 
-    /// Queues an event. If the queue is full, the UPF repeats its request.
-    pub(crate) fn queue(&self, event: N4Event) {
+    /// Queues what a UPF's request has become. Without room the request is refused: the endpoint gives a repeated one to nobody.
+    fn queue(&self, state: &mut State, id: RequestId, event: N4Event) {
         if self.inner.events.try_send(event).is_err() {
             EVENTS_DROPPED.inc();
+            let _ = state.endpoint.reject(time::now().into_std(), id, 0, Cause::NO_RESOURCES, None);
+        }
+    }
+
+    /// Asks the owner to restore the sessions of a UPF. It is asked once, so this waits if there is no room.
+    pub(crate) fn restore(&self, state: &mut State, upf: SocketAddr, lost: bool) {
+        if let Some(waiting) = state.restore.get_mut(&upf) {
+            *waiting |= lost;
+        } else if self.inner.events.try_send(N4Event::Restore { upf, lost }).is_err() {
+            state.restore.insert(upf, lost);
+            self.inner.rearm.notify_one();
+        }
+    }
+
+    /// Passes on a restoration that waits. `None`: the owner takes no events any more.
+    fn catch_up(&self, room: Option<Permit<'_, N4Event>>) {
+        let mut state = self.lock();
+        let Some(room) = room else { return state.restore.clear() };
+        if let Some(&upf) = state.restore.keys().next()
+            && let Some(lost) = state.restore.remove(&upf)
+        {
+            room.send(N4Event::Restore { upf, lost });
         }
     }
 }

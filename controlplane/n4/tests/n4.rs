@@ -317,6 +317,36 @@ async fn after_a_restart_of_the_upf_its_sessions_are_to_be_restored() {
     }
 }
 
+/// The owner is slow: a UPF that reports much gets refusals, and the restoration of its sessions is not lost.
+#[tokio::test]
+async fn a_restoration_waits_for_room_in_the_queue() {
+    let (mut control, mut upf) = Control::with_upf().await;
+    let mut refused = None;
+    while refused.is_none() {
+        for _ in 0..64 {
+            upf.send(&control, SEIDS.own, downlink_data()).await;
+        }
+        let refusal = time::timeout(Duration::from_millis(5), upf.next_report_response()).await;
+        refused = refusal.ok().map(|(_, response)| response.cause);
+    }
+    assert_eq!(refused, Some(Cause::NO_RESOURCES));
+    let request = control.request(&upf, SEIDS, SessionDeletionRequest {});
+    let (id, ..) = upf.next().await;
+    let cause = Cause::NO_ASSOCIATION;
+    upf.answer(id, SEIDS.own, SessionDeletionResponse { cause, ..Default::default() }).await;
+    assert_eq!(request.outcome().await.unwrap_err(), N4Error::Refused(Cause::NO_ASSOCIATION));
+    control.until_up(upf.address, false).await;
+    control.associate(&mut upf).await;
+    let lost = loop {
+        match control.next_event().await {
+            N4Event::Restore { lost, .. } => break lost,
+            N4Event::Report { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(lost);
+}
+
 /// The UPF answers nothing for a while, and then has the same time stamp as before.
 #[tokio::test]
 async fn after_a_silence_of_the_upf_its_sessions_may_be_lost() {

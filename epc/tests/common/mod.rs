@@ -212,6 +212,11 @@ impl Upf {
         *self.shared.sessions.lock().unwrap().keys().next().unwrap()
     }
 
+    /// The UPF's SEID of the session that it was given last.
+    pub fn last_session(&self) -> u64 {
+        self.shared.next.load(Ordering::Relaxed) - 1
+    }
+
     pub fn refuse(&self, cause: u8) {
         self.shared.refuse.store(cause.into(), Ordering::Relaxed);
     }
@@ -232,7 +237,7 @@ impl Upf {
     }
 
     /// Answers again, with the sessions that it had.
-    pub fn go_on(&mut self) {
+    pub fn resume(&mut self) {
         self.task = tokio::spawn(serve(self.ip, self.shared.clone()));
     }
 

@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 static COUNTS: gtpc::Counts = gtpc::Counts {
     failures: Family::new("mme_gtpc_failure", "cause"),
     events_dropped: Counter::new("mme_gtpc_events_dropped"),
+    watch_refused: Counter::new("mme_gtpc_watch_refused"),
 };
 
 /// Requests of the gateway that wait for one UE; more are refused.

@@ -3,16 +3,19 @@
 //! ```text
 //! procedure ── request, command, respond ──► Endpoint (behind a mutex) ──► socket
 //!     ▲                                          ▲
-//!     └── answer ── receiving task ── datagrams, timers
+//!     └── answer ── receiving task ── datagrams, timers          (`receive.rs`)
 //!                        └── GtpcEvent: what peers begin ──► owner
 //! ```
 //!
 //! [`Gtpc::request`] sends a request and waits for its answer. The mutex is held for microseconds, so a procedure sends on its
 //! own task. `--pcap` sees the datagrams at the kernel, as those of all sockets.
 //!
-//! Invariants: a request ends with its answer or an error; what a peer begins is given to the owner or refused; the queue of
-//! events is bounded; the mutex is not held over an await.
+//! Invariants: a request ends with its answer or an error, also when GTP-C stops; what a peer begins is given to the owner or
+//! refused; the queue of events is bounded; the restart of a peer is told, however full the queue is; the mutex is not held over an
+//! await.
 #![forbid(unsafe_code)]
+
+mod receive;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -21,18 +24,20 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gtpv2c::endpoint::{Counters, Endpoint, Event, Failure, Handle, PORT, RequestId, SendError};
-use gtpv2c::{Cause, CauseValue, DecodeError, FTeid, Message, Recovery};
+use gtpv2c::endpoint::{Counters, Endpoint, Failure, Handle, PORT, RequestId, SendError};
+use gtpv2c::{Cause, DecodeError, FTeid, Message, Recovery};
 use net::time;
 use net::udp::UdpSocket;
 use telemetry::counters::{Counter, Family};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use receive::Receiver;
+
 /// Most unhandled events; requests that find no room are refused.
 const MAX_EVENTS: usize = 16_384;
-/// How long the receiving task sleeps when no timer runs. A request wakes it.
-const NO_TIMER: Duration = Duration::from_secs(3600);
+/// Time between two lines of the log about peers that are not watched: any sender of requests can cause them.
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What a GTP-C entity is started with.
 #[derive(Debug, Clone)]
@@ -58,6 +63,8 @@ pub struct Counts {
     pub failures: Family,
     /// What peers began and the owner had no room for.
     pub events_dropped: Counter,
+    /// Peers whose restart would not be noticed, because too many are watched.
+    pub watch_refused: Counter,
 }
 
 /// Why a request has no usable answer.
@@ -154,6 +161,12 @@ struct State {
     waiting: HashMap<Handle, Waiting>,
     /// When the receiving task's timer expires.
     armed: Option<std::time::Instant>,
+    /// Restarts of peers for which the queue has had no room, with their `since`. There are at most as many as peers are watched.
+    restarted: HashMap<IpAddr, std::time::Instant>,
+    /// When a line about peers that are not watched may be logged.
+    next_warning: Option<std::time::Instant>,
+    /// The receiving task has ended, and nobody would pass on an answer.
+    stopped: bool,
 }
 
 struct Inner {
@@ -182,7 +195,8 @@ impl std::fmt::Debug for Gtpc {
 }
 
 impl Gtpc {
-    /// Binds the socket. It works as long as `tasks` lives.
+    /// Binds the socket. When `tasks` is dropped, GTP-C stops: requests that wait for their answer, and later ones, end with
+    /// [`GtpcError::Stopped`].
     ///
     /// # Errors
     /// The socket cannot be bound.
@@ -200,7 +214,14 @@ impl Gtpc {
         endpoint.n3_requests = config.n3_requests;
         endpoint.echo_interval = config.echo_interval;
         let (events, receiver) = mpsc::channel(MAX_EVENTS);
-        let state = State { endpoint: Endpoint::new(endpoint), waiting: HashMap::new(), armed: None };
+        let state = State {
+            endpoint: Endpoint::new(endpoint),
+            waiting: HashMap::new(),
+            armed: None,
+            restarted: HashMap::new(),
+            next_warning: None,
+            stopped: false,
+        };
         let inner = Inner {
             socket,
             local,
@@ -211,7 +232,7 @@ impl Gtpc {
             counts: config.counts,
         };
         let gtpc = Self { inner: Arc::new(inner) };
-        tasks.spawn(gtpc.clone().receive());
+        tasks.spawn(Receiver(gtpc.clone()).run());
         Ok((gtpc, receiver))
     }
 
@@ -237,8 +258,15 @@ impl Gtpc {
 
     /// As [`Gtpc::watch`], for a peer that may have another port.
     pub fn watch_at(&self, peer: SocketAddr) {
+        let now = time::now().into_std();
         let mut state = self.lock();
-        state.endpoint.add_peer(time::now().into_std(), peer);
+        if !state.endpoint.add_peer(now, peer) {
+            self.inner.counts.watch_refused.inc();
+            if state.next_warning.is_none_or(|next| next <= now) {
+                state.next_warning = Some(now + WARN_INTERVAL);
+                tracing::warn!(%peer, "too many GTP-C peers are watched: a restart of this one will not be noticed");
+            }
+        }
         self.flush(&mut state);
     }
 
@@ -307,6 +335,9 @@ impl Gtpc {
     ) -> Result<oneshot::Receiver<Result<T, GtpcError>>, GtpcError> {
         let (sender, answer) = oneshot::channel();
         let mut state = self.lock();
+        if state.stopped {
+            return Err(GtpcError::Stopped);
+        }
         let handle = send(&mut state.endpoint, time::now().into_std())?;
         state.waiting.insert(handle, waiting(sender));
         self.flush(&mut state);
@@ -365,108 +396,6 @@ impl Gtpc {
         let next = state.endpoint.poll_timeout();
         if next.is_some_and(|next| state.armed.is_none_or(|armed| next < armed)) {
             self.inner.rearm.notify_one();
-        }
-    }
-
-    /// Receives datagrams, keeps the timers, and passes on the endpoint's events.
-    async fn receive(self) {
-        let mut buffer = vec![0u8; 65_536];
-        loop {
-            let armed = {
-                let mut state = self.lock();
-                state.armed = state.endpoint.poll_timeout();
-                state.armed
-            };
-            let wait = armed.map_or_else(|| time::now() + NO_TIMER, time::Instant::from_std);
-            tokio::select! {
-                received = self.inner.socket.recv_from(&mut buffer) => match received {
-                    Ok((length, from)) => self.process(|endpoint, now| {
-                        endpoint.handle_datagram(now, from, buffer.get(..length).unwrap_or_default());
-                    }),
-                    // ICMP errors of unreachable peers; requests to them time out.
-                    Err(error) => tracing::debug!(%error, "GTP-C socket"),
-                },
-                () = time::sleep_until(wait) => self.process(|endpoint, now| endpoint.handle_timeout(now)),
-                () = self.inner.rearm.notified() => {}
-            }
-        }
-    }
-
-    /// Performs one step of the endpoint and handles its events and datagrams.
-    fn process(&self, step: impl FnOnce(&mut Endpoint, std::time::Instant)) {
-        let mut state = self.lock();
-        step(&mut state.endpoint, time::now().into_std());
-        while let Some(event) = state.endpoint.poll_event() {
-            self.handle_event(&mut state, event);
-        }
-        self.flush(&mut state);
-    }
-
-    fn handle_event(&self, state: &mut State, event: Event) {
-        match event {
-            // The procedure may have stopped waiting for any of these.
-            Event::Response { handle, teid, message, .. } => {
-                let answer = Answer { teid, message };
-                match state.waiting.remove(&handle) {
-                    Some(Waiting::Request(sender)) => drop(sender.send(Ok(answer))),
-                    Some(Waiting::Command(sender)) => drop(sender.send(Ok(Outcome::Refused(answer)))),
-                    None => {}
-                }
-            }
-            Event::Failed { handle, failure, .. } => state.fail(handle, failure),
-            Event::Request { id, teid, message, command, .. } => {
-                self.begun(state, id, teid, message, command);
-            }
-            Event::MalformedRequest { id, teid, error, command, .. } => {
-                if let Some(command) = command {
-                    state.fail(command, Failure::Malformed(error));
-                }
-                self.queue(GtpcEvent::Malformed { id, teid, error });
-            }
-            Event::Indication { peer, teid, message } => {
-                self.queue(GtpcEvent::Indication { peer: peer.ip(), teid, message });
-            }
-            Event::PeerRestarted { peer, since, .. } => {
-                self.queue(GtpcEvent::PeerRestarted { peer, since });
-            }
-            Event::PeerFailed { peer } => tracing::warn!(%peer, "GTP-C peer does not answer Echo Requests"),
-            Event::PeerRecovered { peer } => tracing::info!(%peer, "GTP-C peer answers again"),
-        }
-    }
-
-    /// Gives a request to who has triggered it with a command and still waits, or else to the owner.
-    fn begun(&self, state: &mut State, id: RequestId, teid: u32, message: Message, command: Option<Handle>) {
-        let mut request = (teid, message);
-        if let Some(Waiting::Command(sender)) = command.and_then(|command| state.waiting.remove(&command)) {
-            let (teid, message) = request;
-            match sender.send(Ok(Outcome::Triggered { id, teid, message })) {
-                Err(Ok(Outcome::Triggered { teid, message, .. })) => request = (teid, message),
-                _ => return,
-            }
-        }
-        let (teid, message) = request;
-        if !self.queue(GtpcEvent::Request { id, teid, message }) {
-            // The endpoint gives a repeated request to nobody.
-            let _ = state.endpoint.reject(time::now().into_std(), id, 0, CauseValue::NO_RESOURCES);
-        }
-    }
-
-    /// Whether there was room.
-    fn queue(&self, event: GtpcEvent) -> bool {
-        let queued = self.inner.events.try_send(event).is_ok();
-        if !queued {
-            self.inner.counts.events_dropped.inc();
-        }
-        queued
-    }
-}
-
-impl State {
-    fn fail(&mut self, handle: Handle, failure: Failure) {
-        match self.waiting.remove(&handle) {
-            Some(Waiting::Request(sender)) => drop(sender.send(Err(GtpcError::Failed(failure)))),
-            Some(Waiting::Command(sender)) => drop(sender.send(Err(GtpcError::Failed(failure)))),
-            None => {}
         }
     }
 }

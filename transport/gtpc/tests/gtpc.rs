@@ -15,26 +15,31 @@ use tokio::task::JoinSet;
 static COUNTS: Counts = Counts {
     failures: Family::new("test_gtpc_failure", "cause"),
     events_dropped: Counter::new("test_gtpc_events_dropped"),
+    watch_refused: Counter::new("test_gtpc_watch_refused"),
 };
 
 struct End {
     gtpc: Gtpc,
     events: mpsc::Receiver<GtpcEvent>,
-    _tasks: JoinSet<()>,
+    tasks: JoinSet<()>,
 }
 
 async fn end(test: u8, host: u8) -> End {
+    started(test, host, host, &COUNTS).await
+}
+
+async fn started(test: u8, host: u8, restart_counter: u8, counts: &'static Counts) -> End {
     let config = Config {
         address: (Ipv4Addr::new(127, 12, test, host), PORT).into(),
-        restart_counter: Recovery(host),
+        restart_counter: Recovery(restart_counter),
         t3_response: Duration::from_millis(100),
         n3_requests: 2,
         echo_interval: Duration::from_secs(60),
-        counts: &COUNTS,
+        counts,
     };
     let mut tasks = JoinSet::new();
     let (gtpc, events) = Gtpc::start(config, &mut tasks).await.unwrap();
-    End { gtpc, events, _tasks: tasks }
+    End { gtpc, events, tasks }
 }
 
 impl End {
@@ -140,4 +145,81 @@ async fn a_silent_peer_is_given_up() {
     assert_eq!(answer.unwrap_err(), GtpcError::Failed(Failure::TimedOut));
     assert!(COUNTS.failures.get("timeout") >= 1);
     assert_eq!(mme.gtpc.counters().retransmissions, 1);
+}
+
+#[tokio::test]
+async fn requests_end_when_gtp_c_stops() {
+    let (mut mme, mut sgw) = (end(5, 1).await, end(5, 2).await);
+    let (to, gtpc) = (sgw.gtpc.local(), mme.gtpc.clone());
+    let request = async { gtpc.exchange(to, 7, ReleaseAccessBearersRequest::default()).await };
+    let command = async { gtpc.command(to, 7, command()).await };
+    let stop = async {
+        sgw.event().await;
+        sgw.event().await;
+        mme.tasks.shutdown().await;
+    };
+    // T3-RESPONSE has not passed yet.
+    let all = async { tokio::join!(request, command, stop) };
+    let (request, command, ()) = net::time::timeout(Duration::from_secs(5), all).await.expect("they end");
+    assert_eq!((request, command), (Err(GtpcError::Stopped), Err(GtpcError::Stopped)));
+    let later = mme.gtpc.exchange(to, 7, ReleaseAccessBearersRequest::default()).await;
+    assert_eq!(later, Err(GtpcError::Stopped));
+}
+
+/// The owner is slow and more messages come than the queue has room for.
+#[tokio::test]
+async fn a_restart_of_a_peer_is_told_although_the_queue_is_full() {
+    static COUNTS: Counts = Counts {
+        failures: Family::new("test_gtpc_full_failure", "cause"),
+        events_dropped: Counter::new("test_gtpc_full_events_dropped"),
+        watch_refused: Counter::new("test_gtpc_full_watch_refused"),
+    };
+    let mut sgw = started(6, 2, 2, &COUNTS).await;
+    let mut mme = started(6, 1, 1, &COUNTS).await;
+    let peer = mme.gtpc.local();
+    sgw.gtpc.watch(peer.ip());
+    // An answer shows that the Echo Response before it has been read.
+    sgw.gtpc.exchange(peer, 0, ReleaseAccessBearersRequest::default()).await.unwrap_err();
+
+    let cause = CauseValue::UE_NOT_RESPONDING.into();
+    let noise = DownlinkDataNotificationFailureIndication { cause, ..Default::default() };
+    while COUNTS.events_dropped.get() == 0 {
+        for _ in 0..64 {
+            mme.gtpc.indicate(sgw.gtpc.local(), 7, noise.clone());
+        }
+        tokio::task::yield_now().await;
+    }
+    mme.tasks.shutdown().await;
+    drop(mme);
+    let mme = started(6, 1, 9, &COUNTS).await;
+    // Its counter makes the gateway ask for it, and the answer finds no room.
+    let recovery = Some(Recovery(9));
+    let request = ReleaseAccessBearersRequest::default();
+    let modify = ModifyBearerRequest { recovery, ..Default::default() };
+    mme.gtpc.exchange(sgw.gtpc.local(), 7, modify).await.unwrap();
+    mme.gtpc.exchange(sgw.gtpc.local(), 7, request).await.unwrap();
+    net::time::sleep(Duration::from_millis(50)).await;
+    let restarted = loop {
+        match sgw.event().await {
+            GtpcEvent::PeerRestarted { peer, .. } => break peer,
+            GtpcEvent::Indication { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(restarted, peer.ip());
+}
+
+#[tokio::test]
+async fn peers_that_are_not_watched_are_counted() {
+    static COUNTS: Counts = Counts {
+        failures: Family::new("test_gtpc_many_failure", "cause"),
+        events_dropped: Counter::new("test_gtpc_many_events_dropped"),
+        watch_refused: Counter::new("test_gtpc_many_watch_refused"),
+    };
+    let sgw = started(7, 2, 2, &COUNTS).await;
+    for number in 0..4098u16 {
+        let [high, low] = number.to_be_bytes();
+        sgw.gtpc.watch(Ipv4Addr::new(127, 13, high, low).into());
+    }
+    assert_eq!(COUNTS.watch_refused.get(), 2);
 }

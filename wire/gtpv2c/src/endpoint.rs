@@ -36,7 +36,7 @@ use crate::message::*;
 use crate::value::*;
 use foldhash::HashMap;
 use memory::{Memory, Seen};
-use peers::Peers;
+use peers::{Added, Peers};
 use sequence::{COMMAND, Sequence};
 
 /// Port on which GTP-C entities receive requests (§4.2.2.1).
@@ -61,7 +61,7 @@ pub struct Config {
     pub max_remembered: usize,
     /// Most octets of the remembered answers; the oldest is forgotten first.
     pub max_remembered_octets: usize,
-    /// Most peers that are watched.
+    /// Most peers that are watched. When there are so many, a peer that has failed gives its place to a new one.
     pub max_peers: usize,
 }
 
@@ -218,7 +218,8 @@ pub enum Event {
         /// restarted peer and live on.
         since: Instant,
     },
-    /// A peer no longer answers Echo Requests. Comes once; Echo Requests continue.
+    /// A peer no longer answers Echo Requests. Comes once; Echo Requests continue, unless another peer needs its place, or
+    /// the peer has never answered one and nothing comes from it for a long time.
     PeerFailed {
         /// The peer.
         peer: IpAddr,
@@ -251,6 +252,10 @@ pub struct Counters {
     pub retransmissions: u64,
     /// Requests given up.
     pub timeouts: u64,
+    /// Failed peers that are no longer watched, because others took their places.
+    pub peers_replaced: u64,
+    /// Peers that are not watched, because there are too many.
+    pub peers_refused: u64,
 }
 
 /// What a response must have to belong to a request.
@@ -320,11 +325,21 @@ impl Endpoint {
     }
 
     /// Watches a peer: sends it Echo Requests from now on, and learns its restart counter from the answers. Known
-    /// peers keep their counter. `false` when [`Config::max_peers`] are watched already.
+    /// peers keep their counter. `false` when [`Config::max_peers`] are watched already and none of them has failed.
     pub fn add_peer(&mut self, now: Instant, address: SocketAddr) -> bool {
         let added = self.peers.add(now, address);
+        match added {
+            Added::Watched => {}
+            Added::InsteadOf(_) => self.counters.peers_replaced += 1,
+            Added::Refused => self.counters.peers_refused += 1,
+        }
         self.send_echoes(now);
-        added
+        added != Added::Refused
+    }
+
+    /// Number of watched peers.
+    pub fn peers(&self) -> usize {
+        self.peers.len()
     }
 
     /// Sets a watched peer's confirmed restart counter, for example from a file; no restart is reported for it.
@@ -580,7 +595,7 @@ impl Endpoint {
                 self.counters.retransmissions += 1;
                 self.push_transmit(to, payload);
             } else {
-                self.give_up(key);
+                self.give_up(now, key);
             }
         }
         self.send_echoes(now);
@@ -589,7 +604,7 @@ impl Endpoint {
 
 /// Sending.
 impl Endpoint {
-    fn give_up(&mut self, key: Key) {
+    fn give_up(&mut self, now: Instant, key: Key) {
         let Some(request) = self.outstanding.remove(&key) else { return };
         self.counters.timeouts += 1;
         match request.purpose {
@@ -600,7 +615,7 @@ impl Endpoint {
                 failure: Failure::TimedOut,
             }),
             Purpose::Echo => {
-                if self.peers.unanswered(request.to) {
+                if self.peers.unanswered(now, request.to) {
                     self.events.push_back(Event::PeerFailed { peer: key.peer });
                 }
             }
@@ -719,8 +734,8 @@ impl Endpoint {
         piggybacked: bool,
     ) {
         // An Echo Response that was asked for is believed; from any other message a restart is only suspected.
-        if header.message_type != MessageType::EchoResponse
-            && self.peers.get(from.ip()).is_some()
+        if self.peers.heard(now, from.ip())
+            && header.message_type != MessageType::EchoResponse
             && let Some(recovery) = peek_recovery(ies)
             && self.peers.doubt(now, from.ip(), recovery)
         {

@@ -655,6 +655,85 @@ mod peers {
         assert!(a.add_peer(start(), peer(3)));
     }
 
+    fn few(most: usize) -> Endpoint {
+        let mut config = Config::new(Recovery(1), 0);
+        config.max_peers = most;
+        Endpoint::new(config)
+    }
+
+    fn invented(last: u8) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, last], PORT))
+    }
+
+    /// Lets time pass, in which the S-GW answers while `alive`, and nobody else.
+    fn pass(a: &mut Endpoint, now: &mut Instant, time: Duration, mut alive: Option<&mut Endpoint>) {
+        let end = *now + time;
+        while let Some(next) = a.poll_timeout().filter(|next| *next <= end) {
+            *now = next;
+            a.handle_timeout(*now);
+            for transmit in sent(a).into_iter().filter(|transmit| transmit.to == sgw()) {
+                let Some(b) = &mut alive else { continue };
+                b.handle_datagram(*now, mme(), &transmit.payload);
+                for answer in sent(b) {
+                    a.handle_datagram(*now, sgw(), &answer.payload);
+                }
+            }
+        }
+        *now = end;
+        events(a);
+    }
+
+    #[test]
+    fn a_peer_that_has_failed_gives_its_place_to_a_new_one() {
+        let (mut a, mut now) = (few(4), start());
+        let mut b = endpoint(200);
+        assert!(a.add_peer(now, sgw()));
+        exchange(&mut a, &mut b, now);
+        assert!(a.add_peer(now, invented(1)));
+        pass(&mut a, &mut now, Duration::from_secs(20), Some(&mut b));
+        assert!(a.add_peer(now, invented(2)) && a.add_peer(now, invented(3)));
+        assert!(a.add_peer(now, invented(4)), "the first has failed");
+        assert!(!a.add_peer(now, invented(5)), "the others may still answer");
+        assert_eq!((a.peers(), a.counters().peers_replaced, a.counters().peers_refused), (4, 1, 1));
+        // The S-GW fails, too, but has answered before.
+        pass(&mut a, &mut now, Duration::from_secs(200), None);
+        assert!((6..9).all(|last| a.add_peer(now, invented(last))));
+        assert_eq!(
+            a.peer_restart_counter(sgw().ip()),
+            Some(Recovery(200)),
+            "those that never answered go first"
+        );
+        assert!(a.add_peer(now, invented(9)));
+        assert_eq!((a.peers(), a.peer_restart_counter(sgw().ip())), (4, None));
+        // One that answers again keeps its place.
+        pass(&mut a, &mut now, Duration::from_secs(200), None);
+        assert!(a.add_peer(now, sgw()));
+        pass(&mut a, &mut now, Duration::from_secs(200), None);
+        pass(&mut a, &mut now, Duration::from_secs(200), Some(&mut b));
+        assert!((20..40).all(|last| {
+            pass(&mut a, &mut now, Duration::from_secs(200), Some(&mut b));
+            a.add_peer(now, invented(last))
+        }));
+        assert_eq!((a.peers(), a.peer_restart_counter(sgw().ip())), (4, Some(Recovery(200))));
+    }
+
+    #[test]
+    fn a_peer_that_never_answers_is_forgotten_when_nothing_else_comes_from_it() {
+        let (mut a, mut now) = (few(4), start());
+        assert!(a.add_peer(now, sgw()) && a.add_peer(now, invented(1)) && a.add_peer(now, invented(2)));
+        exchange(&mut a, &mut endpoint(200), now);
+        for sequence in 1..8 {
+            pass(&mut a, &mut now, Duration::from_secs(100), None);
+            a.handle_datagram(now, invented(1), &encoded(delete(), 5, sequence));
+        }
+        assert_eq!(a.peers(), 2, "one still sends requests, and the S-GW has a restart counter");
+        pass(&mut a, &mut now, Duration::from_secs(800), None);
+        assert_eq!((a.peers(), a.peer_restart_counter(sgw().ip())), (1, Some(Recovery(200))));
+        // It comes back after a long time.
+        let back = (0..10).flat_map(|_| ask_next(&mut a, &mut endpoint(201), &mut now)).collect::<Vec<_>>();
+        assert!(back.iter().any(|event| matches!(event, Event::PeerRestarted { .. })), "{back:?}");
+    }
+
     #[test]
     fn a_counter_from_a_file_is_compared_with_the_first_answer() {
         let now = start();

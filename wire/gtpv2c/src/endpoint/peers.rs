@@ -1,4 +1,10 @@
 //! Peers that are watched: when the next Echo Request is due, and their restart counters (TS 23.007 §18).
+//!
+//! Anybody can forge messages of peers that do not exist, so the list must not fill up with them. A peer that has failed gives
+//! its place to a new one: first those that have never answered an Echo Request, as they are probably forged, then those that
+//! failed first. A peer that has never answered is forgotten after [`SILENT_INTERVALS`] as well: it has no restart counter, so
+//! nothing is lost with it. One that has answered keeps its place as long as there is room, because its sessions are over if
+//! it comes back with another counter.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -8,6 +14,10 @@ use foldhash::HashMap;
 
 use super::Config;
 use crate::value::Recovery;
+
+/// A peer that has never answered an Echo Request is forgotten when nothing came from it for so many times the time between
+/// two of them.
+const SILENT_INTERVALS: u32 = 10;
 
 /// A watched peer.
 pub struct Peer {
@@ -21,7 +31,12 @@ pub struct Peer {
     next_ask: Instant,
     /// When a message first showed a newer counter, which is not confirmed yet.
     doubted: Option<Instant>,
-    failed: bool,
+    /// Since when it does not answer Echo Requests.
+    failed: Option<Instant>,
+    /// It has answered an Echo Request, so it is no invention.
+    proven: bool,
+    /// When the last message came from its address, or when its owner last wanted it watched.
+    heard: Instant,
 }
 
 /// The watched peers.
@@ -33,6 +48,19 @@ pub struct Peers {
     peers: HashMap<IpAddr, Peer>,
     /// `next_echo` of each peer, in order.
     schedule: BTreeSet<(Instant, IpAddr)>,
+    /// `proven` and `failed` of each peer that has failed: who gives up its place first.
+    failed: BTreeSet<(bool, Instant, IpAddr)>,
+}
+
+/// Whether a peer is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Added {
+    /// Yes.
+    Watched,
+    /// Yes; this peer, which has failed, is no longer.
+    InsteadOf(IpAddr),
+    /// No, there are too many.
+    Refused,
 }
 
 impl Peers {
@@ -44,6 +72,7 @@ impl Peers {
             pause: config.t3_response,
             peers: HashMap::default(),
             schedule: BTreeSet::new(),
+            failed: BTreeSet::new(),
         }
     }
 
@@ -57,19 +86,23 @@ impl Peers {
         self.peers.get_mut(&peer)
     }
 
-    /// Adds a peer, whose first Echo Request is due at once. `false` when there are too many.
-    pub fn add(&mut self, now: Instant, address: SocketAddr) -> bool {
+    /// Adds a peer, whose first Echo Request is due at once.
+    pub fn add(&mut self, now: Instant, address: SocketAddr) -> Added {
         let ip = address.ip();
         if let Some(peer) = self.peers.get_mut(&ip) {
+            peer.heard = now;
             if peer.address != address {
                 // It no longer answers at its old port.
                 peer.address = address;
                 peer.asked = 0;
             }
-            return true;
+            return Added::Watched;
         }
+        let mut added = Added::Watched;
         if self.peers.len() >= self.most {
-            return false;
+            let Some(&(_, _, failed)) = self.failed.first() else { return Added::Refused };
+            self.remove(failed);
+            added = Added::InsteadOf(failed);
         }
         let peer = Peer {
             address,
@@ -78,18 +111,35 @@ impl Peers {
             asked: 0,
             next_ask: now,
             doubted: None,
-            failed: false,
+            failed: None,
+            proven: false,
+            heard: now,
         };
         self.peers.insert(ip, peer);
         self.schedule.insert((now, ip));
-        true
+        added
     }
 
     /// Forgets a peer.
-    pub fn remove(&mut self, peer: IpAddr) {
-        if let Some(removed) = self.peers.remove(&peer) {
-            self.schedule.remove(&(removed.next_echo, peer));
+    pub fn remove(&mut self, ip: IpAddr) {
+        if let Some(peer) = self.peers.remove(&ip) {
+            self.schedule.remove(&(peer.next_echo, ip));
+            if let Some(since) = peer.failed {
+                self.failed.remove(&(peer.proven, since, ip));
+            }
         }
+    }
+
+    /// Number of peers.
+    pub fn len(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Notes that a message came from an address. Whether that is a peer's.
+    pub fn heard(&mut self, now: Instant, ip: IpAddr) -> bool {
+        let Some(peer) = self.peers.get_mut(&ip) else { return false };
+        peer.heard = now;
+        true
     }
 
     /// When the next Echo Request is due.
@@ -128,23 +178,36 @@ impl Peers {
     }
 
     /// Notes that an Echo Request was given up; `true` when the peer has thereby failed.
-    pub fn unanswered(&mut self, address: SocketAddr) -> bool {
+    pub fn unanswered(&mut self, now: Instant, address: SocketAddr) -> bool {
+        let longest = self.interval * SILENT_INTERVALS;
         let Some(peer) = self.at(address) else { return false };
         peer.asked = peer.asked.saturating_sub(1);
-        !std::mem::replace(&mut peer.failed, true)
+        let (proven, was_failed) = (peer.proven, peer.failed.is_some());
+        if peer.restart_counter.is_none() && now.saturating_duration_since(peer.heard) >= longest {
+            self.remove(address.ip());
+        } else if !was_failed {
+            peer.failed = Some(now);
+            self.failed.insert((proven, now, address.ip()));
+        }
+        !was_failed
     }
 
     /// Notes that a peer has answered a request; `true` when it had failed. Any answer proves that the peer is alive, so
     /// the next Echo Request can wait.
     pub fn answered(&mut self, now: Instant, address: SocketAddr, echo: bool) -> bool {
-        let next_echo = now + self.interval;
+        let (ip, next_echo) = (address.ip(), now + self.interval);
         let Some(peer) = self.at(address) else { return false };
+        let was_proven = peer.proven;
         if echo {
             peer.asked = peer.asked.saturating_sub(1);
+            peer.proven = true;
         }
-        let recovered = std::mem::take(&mut peer.failed);
-        self.schedule_echo(address.ip(), next_echo);
-        recovered
+        let recovered = peer.failed.take();
+        if let Some(since) = recovered {
+            self.failed.remove(&(was_proven, since, ip));
+        }
+        self.schedule_echo(ip, next_echo);
+        recovered.is_some()
     }
 
     /// Takes the counter of an Echo Response. When it means a restart: since when that was suspected. An older counter is a
