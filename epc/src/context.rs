@@ -214,6 +214,13 @@ impl UeState {
         self.pdns.iter_mut().find(|pdn| pdn.number == number)
     }
 
+    /// Adds a PDN connection. Most UEs have one, with one bearer: room for more would be most of what a UE takes.
+    pub fn add(&mut self, mut pdn: Pdn) {
+        pdn.bearers.shrink_to_fit();
+        self.pdns.reserve_exact(1);
+        self.pdns.push(pdn);
+    }
+
     /// The PDN connections whose S-GW this is.
     pub fn served(&mut self) -> impl Iterator<Item = &mut Pdn> {
         self.pdns.iter_mut().filter(|pdn| pdn.role.is_sgw())

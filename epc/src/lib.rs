@@ -161,24 +161,26 @@ async fn request(gateway: Arc<Gateway>, id: RequestId, teid: u32, message: Messa
     match message {
         Message::CreateSessionRequest(request) => create_session::handle(gateway, id, teid, request).await,
         Message::ModifyBearerRequest(request) => match Subject::of(&gateway, teid) {
-            Some(subject @ Subject::Pdn(..)) => sgw_change::handle(gateway, id, subject, request).await,
+            Some(subject @ Subject::Pdn(..)) => {
+                Box::pin(sgw_change::handle(gateway, id, subject, request)).await
+            }
             _ => modify_bearer::handle(gateway, id, teid, request).await,
         },
         Message::DeleteSessionRequest(request) => delete_session::handle(gateway, id, teid, request).await,
         Message::ReleaseAccessBearersRequest(_) => release_access_bearers::handle(gateway, id, teid).await,
         Message::BearerResourceCommand(command) => {
-            commands::handle(gateway, id, teid, Command::Resource(command)).await;
+            Box::pin(commands::handle(gateway, id, teid, Command::Resource(command))).await;
         }
         Message::ModifyBearerCommand(command) => {
-            commands::handle(gateway, id, teid, Command::Modify(command)).await;
+            Box::pin(commands::handle(gateway, id, teid, Command::Modify(command))).await;
         }
         Message::DeleteBearerCommand(command) => {
-            commands::handle(gateway, id, teid, Command::Delete(command)).await;
+            Box::pin(commands::handle(gateway, id, teid, Command::Delete(command))).await;
         }
         Message::CreateBearerRequest(_)
         | Message::UpdateBearerRequest(_)
         | Message::DeleteBearerRequest(_) => {
-            serving::from_pgw(gateway, id, teid, message).await;
+            Box::pin(serving::from_pgw(gateway, id, teid, message)).await;
         }
         // What neighbours do not send, and indirect forwarding.
         _ => {

@@ -98,12 +98,15 @@ async fn create(
             }
         }
         let result = match plan {
-            Plan::New(new) => return serving::add(gateway, &ue, state, new, request).await,
+            // Rarer ways are boxed, so that the tasks of common requests are small.
+            Plan::New(new) => return Box::pin(serving::add(gateway, &ue, state, new, request)).await,
             Plan::NewHere(new, network, type_cause) => {
                 let result = add(gateway, &ue, &mut state, network, new, request).await;
                 result.map(|response| CreateSessionResponse { cause: type_cause.into(), ..response })
             }
-            Plan::OwnPdn(teid) => sgw_change::move_here(gateway, &ue, &mut state, teid, request).await,
+            Plan::OwnPdn(teid) => {
+                Box::pin(sgw_change::move_here(gateway, &ue, &mut state, teid, request)).await
+            }
         };
         delete_session::forget_if_empty(gateway, &ue, &mut state);
         return result;
@@ -364,7 +367,7 @@ async fn add(
         return Err(cause_of(error).into());
     }
     let response = accept(gateway, ue, &pdn, &network.config, request);
-    state.pdns.push(pdn);
+    state.add(pdn);
     Ok(response)
 }
 

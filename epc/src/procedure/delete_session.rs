@@ -86,7 +86,7 @@ async fn delete(
             // Others may use the UE while the P-GW is waited for.
             drop(state);
             let request = DeleteSessionRequest { sender_f_teid: Some(own), ..request.clone() };
-            end_at_pgw(gateway, pgw, &request).await
+            Box::pin(end_at_pgw(gateway, pgw, &request)).await
         }
         None => DeleteSessionResponse { cause: CauseValue::ACCEPTED.into(), ..Default::default() },
     };

@@ -109,13 +109,13 @@ async fn modify(
 ) -> Result<Option<SessionModificationResponse>, N4Error> {
     // After a restart of the UPF its SEID may be that of another session.
     if pdn.upf.epoch != gateway.n4.epoch(pdn.upf.address) {
-        return restoration::set_up_again(gateway, pdn).await.map(|()| None);
+        return Box::pin(restoration::set_up_again(gateway, pdn)).await.map(|()| None);
     }
     match gateway.n4.request(pdn.upf.address, pdn.seids(), change).await {
         Ok(Message::SessionModificationResponse(response)) => Ok(Some(response)),
         Ok(_) => Err(N4Error::Unusable),
         Err(N4Error::Refused(pfcp::Cause::SESSION_NOT_FOUND)) => {
-            restoration::set_up_again(gateway, pdn).await.map(|()| None)
+            Box::pin(restoration::set_up_again(gateway, pdn)).await.map(|()| None)
         }
         Err(error) => Err(error),
     }

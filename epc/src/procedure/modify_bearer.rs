@@ -141,7 +141,7 @@ async fn apply(gateway: &Gateway, state: &mut UeState, request: &ModifyBearerReq
             false => modify(gateway, pdn, change).await.map(drop).map_err(|error| cause_of(error).into()),
         };
         let result = match result {
-            Ok(()) => serving::tell_pgw(gateway, pdn, request.into(), removed).await,
+            Ok(()) => Box::pin(serving::tell_pgw(gateway, pdn, request.into(), removed)).await,
             Err(cause) => Err(cause),
         };
         match result {

@@ -36,7 +36,7 @@ pub(super) async fn add(
         }
         Ok(pdn) => {
             let (number, request) = (pdn.number, for_pgw(gateway, &pdn, request));
-            state.pdns.push(pdn);
+            state.add(pdn);
             // Others may use the UE while the P-GW is waited for.
             drop(state);
             let answer = ask_pgw(gateway, request).await;
@@ -111,7 +111,7 @@ async fn take_over(
     }
     let response =
         CreateSessionResponse { linked_ebi: request.linked_ebi, ..tunnels(gateway, Some(ue), &pdn) };
-    state.pdns.push(pdn);
+    state.add(pdn);
     Ok(response)
 }
 
