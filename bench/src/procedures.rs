@@ -186,6 +186,7 @@ async fn simulate(network: &Lab, ues: u32, at_once: u32, session: &str) -> anyho
         tun: false,
         session_type: session.to_owned(),
         arguments: vec!["--concurrency".to_owned(), at_once.to_string()],
+        ..SimulatorOptions::default()
     };
     let mut simulator = network.simulate(&options)?;
     let ready = simulator.expect("ready", ROUND_LIMIT).await?;

@@ -118,6 +118,11 @@ impl Spgw {
         oam::routes(self.gateway.clone())
     }
 
+    /// What the administration socket answers at `/status`.
+    pub fn status(&self) -> serde_json::Value {
+        oam::show_status(&self.gateway)
+    }
+
     /// Whether a UPF is associated and answers.
     pub fn has_upf(&self) -> bool {
         self.gateway.n4.select_upf().is_ok()

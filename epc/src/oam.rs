@@ -220,7 +220,8 @@ async fn delete_bearer(gateway: Arc<Gateway>, request: Request) -> Result<Value,
     }
 }
 
-fn show_status(gateway: &Gateway) -> Value {
+/// What `/status` answers.
+pub(crate) fn show_status(gateway: &Gateway) -> Value {
     let pools = gateway.networks.values().map(|network| {
         let (ipv4, ipv6) = network.pool().free();
         json!({ "apn": network.config.name, "free_ipv4": ipv4, "free_ipv6_prefixes": ipv6 })

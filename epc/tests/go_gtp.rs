@@ -1,4 +1,4 @@
-//! The gateway and go-gtp's MME, an implementation that shares nothing with ours: its connection, its sequence numbers, its sessions.
+//! The gateway and go-gtp's MME and P-GW, an implementation that shares nothing with ours: its connection, its sequence numbers, its sessions.
 //! Left out where Go is missing.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "tests: a panic is how they fail")]
 
@@ -8,16 +8,20 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use common::*;
+use epc::Node;
 use gogtp::Peer;
 use net::time;
 use serde_json::{Value, json};
 
 /// Causes of TS 29.274 table 8.4-1.
 const ACCEPTED: u8 = 16;
+const NEW_PDN_TYPE: u8 = 18;
 const NEW_PDN_TYPE_SINGLE_ADDRESS: u8 = 19;
 const CONTEXT_NOT_FOUND: u8 = 64;
 const UNKNOWN_APN: u8 = 78;
+const PDN_TYPE_NOT_SUPPORTED: u8 = 83;
 const UE_NOT_RESPONDING: u8 = 87;
+const REMOTE_PEER_NOT_RESPONDING: u8 = 100;
 
 /// The core with go-gtp's MME as the only one; `None` without Go.
 async fn start(edit: impl FnOnce(&mut Value)) -> Option<(Core, Peer)> {
@@ -228,6 +232,114 @@ async fn a_restarted_mme_is_noticed() {
     })
     .await;
     assert_eq!(core.upf.sessions(), 1);
+}
+
+/// Our S-GW with a scripted UPF, between go-gtp's MME and go-gtp's P-GW, which has no user plane.
+struct Between {
+    sgw: Core,
+    mme: Peer,
+    pgw: Peer,
+}
+
+impl Between {
+    async fn start() -> Option<Self> {
+        if !gogtp::is_possible() {
+            return None;
+        }
+        let sgw = Core::site(Network::new(), Node::Sgw, 15, |_| {}).await;
+        let far = sgw.network.ip(5).to_string();
+        let (gtpc, gtpu) = (format!("{far}:2123"), format!("{far}:2152"));
+        let pgw = Peer::start(None, &["pgw", "-gtpc", &gtpc, "-gtpu", &gtpu]).await.unwrap();
+        let (gtpc, gtpu) = (format!("{}:2123", sgw.network.ip(6)), format!("{}:2152", sgw.network.ip(9)));
+        let gateway = sgw.gateway().to_string();
+        let arguments = ["mme", "-gtpc", &gtpc, "-gtpu", &gtpu, "-peer", &gateway, "-pgw", &far];
+        let mme = Peer::start(None, &arguments).await.unwrap();
+        Some(Self { sgw, mme, pgw })
+    }
+
+    /// Commands to the MME, all at once; all are accepted. Returns the answers.
+    async fn all(&mut self, commands: impl Iterator<Item = Value>) -> Vec<Value> {
+        let begun: Vec<u64> = commands.map(|command| self.mme.begin(command).unwrap()).collect();
+        let mut answers = Vec::new();
+        for command in begun {
+            let answer = self.mme.answer(command).await.unwrap();
+            assert_eq!(answer["cause"], ACCEPTED);
+            answers.push(answer);
+        }
+        answers
+    }
+
+    /// PDN connections at S-GW, its UPF, and P-GW.
+    async fn sessions(&mut self) -> (usize, usize, u64) {
+        let status = self.pgw.ask(json!({"do": "status"})).await.unwrap();
+        (self.sgw.sessions().await.len(), self.sgw.upf.sessions(), status["sessions"].as_u64().unwrap())
+    }
+}
+
+#[tokio::test]
+async fn ues_pass_an_sgw_at_once() {
+    const UES: u64 = 50;
+    let Some(mut between) = Between::start().await else { return };
+    let attach = |n| json!({"do": "attach", "imsi": imsi(n), "teid": 0x100 + n});
+    let attached = between.all((1..=UES).map(attach)).await;
+    let distinct = |member: &str| {
+        attached.iter().map(|one| one[member].to_string()).collect::<std::collections::BTreeSet<_>>().len()
+    };
+    assert_eq!((distinct("ipv4"), distinct("user")), (UES as usize, UES as usize));
+    assert_eq!(between.sessions().await, (UES as usize, UES as usize, UES));
+    // Each has the address that the P-GW gave it, and the eNB's tunnel that was named for it.
+    for session in between.sgw.sessions().await {
+        let n = session["imsi"].as_str().unwrap().parse::<u64>().unwrap() - 999_700_000_000_000;
+        assert_eq!(session["ipv4"], attached[n as usize - 1]["ipv4"]);
+        assert_eq!(session["bearers"][0]["enb_teid"], types::Teid(0x100 + n as u32).to_string());
+    }
+    // A dedicated bearer for each of them, while every second one becomes idle.
+    let mut begun = Vec::new();
+    for n in 1..=UES {
+        let create = json!({"do": "create_bearer", "imsi": imsi(n), "qci": 5, "port": 5060});
+        begun.push(between.pgw.begin(create).unwrap());
+    }
+    between.all((1..=UES).step_by(2).map(|n| json!({"do": "release", "imsi": imsi(n)}))).await;
+    for command in begun {
+        let created = between.pgw.answer(command).await.unwrap();
+        assert_eq!((&created["cause"], &created["ebi"]), (&ACCEPTED.into(), &6.into()));
+        assert_eq!(created["peer"]["address"], between.sgw.upf.ip.to_string());
+    }
+    // The P-GW ends some, the MME the others, at the same time.
+    let ended: Vec<u64> = (1..=UES / 2)
+        .map(|n| between.pgw.begin(json!({"do": "delete_bearer", "imsi": imsi(n), "ebi": 5})).unwrap())
+        .collect();
+    between.all((UES / 2 + 1..=UES).map(|n| json!({"do": "detach", "imsi": imsi(n)}))).await;
+    for command in ended {
+        assert_eq!(between.pgw.answer(command).await.unwrap()["cause"], ACCEPTED);
+    }
+    assert_eq!(between.sessions().await, (0, 0, 0));
+    for peer in [&mut between.mme, &mut between.pgw] {
+        assert_eq!(peer.ask(json!({"do": "status"})).await.unwrap()["repeats"], 0);
+    }
+}
+
+/// What the P-GW refuses, and what nobody answers for, the MME hears from our S-GW, which keeps nothing.
+#[tokio::test]
+async fn an_sgw_passes_what_the_pgw_refuses() {
+    let Some(mut between) = Between::start().await else { return };
+    let create = |more: (&str, Value)| {
+        let mut command = json!({"do": "create", "imsi": imsi(1), "teid": 1});
+        command[more.0] = more.1;
+        command
+    };
+    assert_eq!(cause(&mut between.mme, create(("apn", "nowhere".into()))).await, UNKNOWN_APN);
+    assert_eq!(cause(&mut between.mme, create(("pdn_type", 2.into()))).await, PDN_TYPE_NOT_SUPPORTED);
+    assert_eq!(between.sessions().await, (0, 0, 0));
+    // Both types are asked for: the P-GW gives one, with a cause of its own.
+    let both = between.mme.ask(create(("pdn_type", 3.into()))).await.unwrap();
+    assert_eq!((&both["cause"], both["ipv4"].is_string()), (&NEW_PDN_TYPE.into(), true));
+    let detach = json!({"do": "detach", "imsi": imsi(1)});
+    assert_eq!(cause(&mut between.mme, detach).await, ACCEPTED);
+    assert_eq!(between.sessions().await, (0, 0, 0));
+    drop(between.pgw);
+    assert_eq!(cause(&mut between.mme, create(("ebi", 5.into()))).await, REMOTE_PEER_NOT_RESPONDING);
+    assert_eq!((between.sgw.sessions().await.len(), between.sgw.upf.sessions()), (0, 0));
 }
 
 async fn until(condition: impl AsyncFn() -> bool) {

@@ -12,6 +12,8 @@ mod cu;
 mod cu_control;
 mod du;
 mod du_control;
+mod epc;
+mod epc_peers;
 mod gtpv2c;
 pub mod mutate;
 mod n4;

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::{
-    cotcp, cu, cu_control, du, du_control, gtpv2c, n4, offload, pdcp, pipeline, rlc, rrc, rules, switch, ue,
-    ue_rrc,
+    cotcp, cu, cu_control, du, du_control, epc, gtpv2c, n4, offload, pdcp, pipeline, rlc, rrc, rules, switch,
+    ue, ue_rrc,
 };
 
 /// One decoder or endpoint.
@@ -34,6 +34,7 @@ pub const TARGETS: &[Target] = &[
     },
     Target { name: "du", run: du::run, seeds: du::seeds },
     Target { name: "du-control", run: du_control::run, seeds: du_control::seeds },
+    Target { name: "epc", run: epc::run, seeds: || epc::seeds(folder("gtpv2c")) },
     Target { name: "f1ap", run: f1ap, seeds: || folder("f1ap") },
     Target { name: "gtpu", run: gtpu, seeds: || folder("gtpu") },
     Target { name: "gtpv2c", run: gtpv2c::message, seeds: || folder("gtpv2c") },

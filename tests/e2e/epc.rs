@@ -5,8 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use gtpv2c::endpoint::PORT;
 use gtpv2c::message::*;
 use gtpv2c::value::*;
-use net::link::{Cidr, Links};
-use net::netns::NetNs;
 use net::time::{self, Duration, timeout};
 use net::udp::UdpSocket;
 use packet::gtpu::{self, Signalling};
@@ -14,11 +12,12 @@ use packet::{icmp, ipv4, protocol, transport};
 use serde_json::json;
 use testkit::world::{LIMIT, World, network};
 
+use crate::epc_sites::Site;
 use crate::mme::{Mme, default_bearer};
 
 const IMSI: &str = "999700000000001";
 /// The UE's UDP port for packets of the data network.
-const UE_PORT: u16 = 4_242;
+pub(crate) const UE_PORT: u16 = 4_242;
 
 fn with_gateway(test: impl AsyncFnOnce(&mut World) + Send) {
     network(|options| options.epc = true, test);
@@ -39,7 +38,7 @@ impl Enb {
         Self { socket: net::udp::bind(SocketAddr::from((lab::RAN_N2, gtpu::PORT))).await.unwrap() }
     }
 
-    fn send(&self, upf: Tunnel, packet: &[u8]) {
+    pub(crate) fn send(&self, upf: Tunnel, packet: &[u8]) {
         let gpdu = gtpu::build_gpdu(upf.1, None, packet).unwrap();
         self.socket.try_send_to(&gpdu, SocketAddr::new(upf.0, gtpu::PORT)).unwrap();
     }
@@ -403,75 +402,22 @@ fn simulated_ues_ping_and_download() {
     });
 }
 
-/// Address of S11, S5, S1-U and S5-U of the S-GW that stands alone, and the radio network's end of its link.
-const SGW: Ipv4Addr = Ipv4Addr::new(10, 202, 0, 9);
-const RAN_AT_SGW: Ipv4Addr = Ipv4Addr::new(10, 202, 0, 8);
-
-/// A host for the S-GW, behind the radio network's, which forwards what it has for the core.
-async fn sgw_host(world: &World) -> NetNs {
-    let host = NetNs::new().unwrap();
-    let (at_ran, at_sgw) = (Links::in_ns(world.lab.ran()).unwrap(), Links::in_ns(&host).unwrap());
-    at_ran.add_veth("sgw", "ran", &host).await.unwrap();
-    for (links, name, address) in [(&at_ran, "sgw", RAN_AT_SGW), (&at_sgw, "ran", SGW)] {
-        links.up(name).await.unwrap();
-        links.add_address(name, Cidr::new(address.into(), 24).unwrap()).await.unwrap();
-    }
-    net::sysctl::set_in(world.lab.ran(), "net.ipv4.ip_forward", "1").unwrap();
-    let to = |text: &str| text.parse::<Cidr>().unwrap();
-    at_sgw.add_route(to("10.200.0.0/24"), Some(RAN_AT_SGW.into()), None).await.unwrap();
-    let at_core = Links::in_ns(world.lab.core()).unwrap();
-    at_core.add_route(to("10.202.0.0/24"), Some(lab::RAN_N2.into()), None).await.unwrap();
-    host
-}
-
-/// Starts an S-GW with a UPF of its own.
-async fn start_sgw(world: &World, host: &NetNs) -> net::process::Child {
-    let text = std::fs::read_to_string(world.lab.configuration()).unwrap();
-    let mut configuration: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let run_dir = world.lab.folder().join("run-sgw");
-    configuration["run_dir"] = json!(run_dir);
-    let pool = json!({"ipv4": "10.99.0.0/24"});
-    configuration["smf"]["dnn"] = json!([{"name": "elsewhere", "ue_pool": pool}]);
-    configuration["upf"]["dnn"] = json!([{"name": "elsewhere", "tun": "gw9", "ue_pool": pool, "nat": false}]);
-    configuration["upf"]["pfcp"] = json!("127.0.0.17:8805");
-    configuration["upf"]["gtpu"] = json!(format!("{SGW}:2152"));
-    configuration.as_object_mut().unwrap().remove("spgw");
-    configuration["sgw"] = json!({
-        "gtpc": format!("{SGW}:2123"), "pfcp": "127.0.0.16:8805", "gtpu": "127.0.0.16:2152", "upf": ["127.0.0.17:8805"],
-    });
-    let file = world.lab.folder().join("sgw.yaml");
-    std::fs::write(&file, configuration.to_string()).unwrap();
-    let godwit = world.lab.command(host, lab::find_godwit().unwrap().to_str().unwrap());
-    let child = godwit.args(["run", "--nf", "upf,sgw", "-c", file.to_str().unwrap()]).spawn().unwrap();
-    let socket = nf::oam::socket_path(&run_dir, "sgw");
-    let deadline = time::now() + LIMIT;
-    loop {
-        let status = nf::oam::call(&socket, "GET", "/status", None).await;
-        if status.is_ok_and(|status| status["detail"]["upfs"][0]["associated"] == true) {
-            return child;
-        }
-        assert!(time::now() < deadline, "the S-GW is not ready");
-        time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
 /// S-GW and P-GW apart, each with a real UPF: packets through both tunnels, an idle UE, and the move to the S-GW in the other gateway,
 /// with the End Marker through the old one.
 #[test]
 fn packets_pass_an_sgw_and_a_pgw_and_the_ue_moves() {
     with_gateway(async |world| {
-        let host = sgw_host(world).await;
-        let _sgw = start_sgw(world, &host).await;
+        let sgw = Site::sgw(world).await;
         let (mut mme, enb) = (mme(1).await, Enb::new().await);
         let spgw = mme.gateway;
-        mme.gateway = SocketAddr::from((SGW, PORT));
+        mme.gateway = sgw.gateway();
         let pgw = FTeid::new(InterfaceType::S5S8_PGW_GTPC, 0, lab::CORE_N2.into());
         let request = CreateSessionRequest { pgw_f_teid: Some(pgw), ..mme.create_request(IMSI, 1) };
         let created = mme.create(request).await;
         assert!(created.cause.is_accepted(), "{created:?}");
         let ue = created.paa.and_then(Paa::ipv4).unwrap();
         let upf = tunnel(created.bearers_created[0].s1u_sgw_f_teid);
-        assert_eq!(upf.0, IpAddr::from(SGW));
+        assert_eq!(upf.0, IpAddr::from(sgw.address));
         let gateway = created.sender_f_teid.unwrap().teid;
         assert!(mme.connect(gateway, 5, 0x11).await.cause.is_accepted());
         for sequence in 0..20 {
@@ -514,11 +460,13 @@ fn packets_pass_an_sgw_and_a_pgw_and_the_ue_moves() {
         let upf = tunnel(moved.bearers_created[0].s1u_sgw_f_teid);
         assert_eq!(upf.0, IpAddr::from(lab::CORE_N2));
         enb.ping(ue, upf, 0x33, 99).await;
-        mme.gateway = SocketAddr::from((SGW, PORT));
+        mme.gateway = sgw.gateway();
         assert_eq!(mme.delete_as(gateway, 5, None).await, CauseValue::ACCEPTED);
         enb.ping(ue, upf, 0x33, 100).await;
         mme.gateway = spgw;
         assert_eq!(mme.delete(moved.sender_f_teid.unwrap().teid, 5).await, CauseValue::ACCEPTED);
         world.until("spgw", "/status", |status| status["detail"]["sessions"] == 0).await;
+        sgw.is_empty().await;
+        sgw.stop().await;
     });
 }

@@ -128,7 +128,7 @@ fn with_go_gtp(is_on_upf: bool, test: impl AsyncFnOnce(&mut World, &mut Peer) + 
     });
 }
 
-async fn status(gateway: &mut Peer) -> Value {
+pub(crate) async fn status(gateway: &mut Peer) -> Value {
     gateway.ask(json!({"do": "status"})).await.unwrap()
 }
 
@@ -255,7 +255,7 @@ fn moves_and_leaves(is_on_upf: bool) {
 }
 
 /// An echo through the PDN connection and back.
-async fn ping(ue: &mut Ue, source: Ipv4Addr, sequence: u16) {
+pub(crate) async fn ping(ue: &mut Ue, source: Ipv4Addr, sequence: u16) {
     let echo = icmp::build_echo(source.into(), lab::DN.into(), 8, 7, sequence, b"godwit");
     assert!(ue.send(ipv4::Header::new(source, lab::DN, protocol::ICMP).build(&echo).unwrap()));
     let packet = timeout(LIMIT, ue.received(DEFAULT_BEARER)).await.expect("an answer").unwrap();

@@ -13,6 +13,8 @@ mod epc;
 mod epc_captures;
 mod epc_commands;
 mod epc_go_gtp;
+mod epc_s5_go_gtp;
+mod epc_sites;
 mod f1u;
 mod idle;
 mod mec_controller;

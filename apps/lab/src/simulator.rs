@@ -1,6 +1,7 @@
 //! gNBs and UEs: the `godwit ran` process and its events.
 
 use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -24,6 +25,8 @@ pub struct SimulatorOptions {
     pub tun: bool,
     /// Session type: IPV4, IPV6 or IPV4V6.
     pub session_type: String,
+    /// 4G: S-GWs, each with the address of its eNB, instead of the lab's gateway and an eNB.
+    pub sgws: Vec<(SocketAddr, IpAddr)>,
     /// Further arguments of `godwit ran`.
     pub arguments: Vec<String>,
 }
@@ -46,6 +49,7 @@ impl Default for SimulatorOptions {
             gnbs: 1,
             tun: true,
             session_type: "IPV4V6".to_owned(),
+            sgws: Vec::new(),
             arguments: Vec::new(),
         }
     }
@@ -114,8 +118,15 @@ impl Simulator {
                 command.args(["--amf", &amf, "--n2", &address, "--gnbs", &gnbs])
             }
             Access::Lte => {
-                let gateway = format!("{}:2123", crate::CORE_N2);
-                command.args(["--4g", "--mme", &address, "--enb", &address, "--gateway", &gateway])
+                let (gateways, enbs) = match &options.sgws[..] {
+                    [] => (format!("{}:2123", crate::CORE_N2), address.clone()),
+                    sgws => {
+                        let (gateways, enbs): (Vec<_>, Vec<_>) =
+                            sgws.iter().map(|(sgw, enb)| (sgw.to_string(), enb.to_string())).unzip();
+                        (gateways.join(","), enbs.join(","))
+                    }
+                };
+                command.args(["--4g", "--mme", &address, "--enb", &enbs, "--gateway", &gateways])
             }
         };
         command = command.args(["--ues", &options.ues.to_string(), "--session", &options.session_type]);
@@ -198,7 +209,12 @@ impl Simulator {
             rest.push(event);
         }
         if !status.success() {
-            bail!("the simulator ended with an error: {status}\n{}", self.log_tail());
+            let failed: Vec<_> = rest
+                .iter()
+                .filter(|event| event.kind() == "failed")
+                .map(|event| event.0.to_string())
+                .collect();
+            bail!("the simulator ended with an error: {status}\n{}{}", failed.join("\n"), self.log_tail());
         }
         Ok(rest)
     }

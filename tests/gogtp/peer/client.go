@@ -14,6 +14,8 @@ import (
 type client struct {
 	*node
 	peer *net.UDPAddr
+	// The P-GW that an MME names.
+	pgw net.IP
 	// Address of the own end of the user plane, of eNBs or of the S-GW.
 	user net.IP
 
@@ -26,9 +28,12 @@ type client struct {
 	bearers uint32
 }
 
-func newClient(out *output, face face, own, user, peer *net.UDPAddr, counter uint8) *client {
+func newClient(
+	out *output, face face, own, user, peer *net.UDPAddr, pgw net.IP, counter uint8,
+) *client {
 	c := &client{
-		node: newNode(out, face, own, counter), peer: peer, user: user.IP, busy: map[string]*sync.Mutex{},
+		node: newNode(out, face, own, counter), peer: peer, pgw: pgw, user: user.IP,
+		busy:      map[string]*sync.Mutex{},
 		pageCause: gtpv2.CauseRequestAccepted, bearerCause: gtpv2.CauseRequestAccepted,
 	}
 	c.expect(
@@ -159,7 +164,7 @@ func (c *client) create(do command) map[string]any {
 	}
 	if !c.face.isS5() {
 		elements = append(elements,
-			ie.NewFullyQualifiedTEID(gtpv2.IFTypeS5S8PGWGTPC, 0, c.peer.IP.String(), "").WithInstance(1))
+			ie.NewFullyQualifiedTEID(gtpv2.IFTypeS5S8PGWGTPC, 0, c.pgw.String(), "").WithInstance(1))
 	}
 	session, m, err := c.ask(c.peer,
 		func() (*gtpv2.Session, uint32, error) { return c.conn.CreateSession(c.peer, elements...) },
@@ -289,13 +294,18 @@ func (c *client) detach(do command) map[string]any {
 	if err != nil {
 		return refusal(err)
 	}
+	elements := []*ie.IE{ie.NewEPSBearerID(ebi)}
+	if !c.face.isS5() {
+		// The flag OI: the S-GW is to have the P-GW end it as well (TS 29.274 §7.2.9.1).
+		elements = append(elements, ie.NewIndicationFromOctets(0x08, 0, 0))
+	}
 	_, m, err := c.ask(c.peer,
 		func() (*gtpv2.Session, uint32, error) {
-			sequence, err := c.conn.DeleteSession(gateway, session, ie.NewEPSBearerID(ebi))
+			sequence, err := c.conn.DeleteSession(gateway, session, elements...)
 			return session, sequence, err
 		},
 		func(sequence uint32) message.Message {
-			return message.NewDeleteSessionRequest(gateway, sequence, ie.NewEPSBearerID(ebi))
+			return message.NewDeleteSessionRequest(gateway, sequence, elements...)
 		},
 	)
 	if err != nil {

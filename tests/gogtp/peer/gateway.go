@@ -72,12 +72,31 @@ func (g *gateway) run(do command) map[string]any {
 			"uplink": p.counts.uplink, "downlink": p.counts.downlink, "waited": p.counts.waited,
 			"dropped": p.counts.dropped,
 		}
+	case "bearers":
+		return g.bearers(do)
 	case "create_bearer":
 		return g.createBearer(do)
 	case "delete_bearer":
 		return g.deleteBearer(do)
 	}
 	return refusal(fmt.Errorf("unknown command %q", do.Do))
+}
+
+// The bearers of a UE, by EBI, with the packets that went through them: imsi.
+func (g *gateway) bearers(do command) map[string]any {
+	u, err := g.known(do)
+	if err != nil {
+		return refusal(err)
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	g.plane.mu.RLock()
+	defer g.plane.mu.RUnlock()
+	bearers := map[string]any{}
+	for ebi, t := range u.tunnels {
+		bearers[fmt.Sprint(ebi)] = map[string]any{"uplink": t.uplink, "downlink": t.downlink}
+	}
+	return map[string]any{"bearers": bearers}
 }
 
 // Who a request is for; nil if its TEID is none of this peer's.
@@ -186,7 +205,7 @@ func (g *gateway) create(from net.Addr, m message.Message) message.Message {
 func (g *gateway) open(u *ue, bearer *gtpv2.Bearer) (*end, error) {
 	address, _ := netip.AddrFromSlice(u.address)
 	ebi := bearer.EBI
-	t, err := g.plane.add(g.face.user, address, func() { g.page(u, ebi) })
+	t, err := g.plane.add(g.face.user, address, 0, func() { g.page(u, ebi) })
 	if err != nil {
 		return nil, err
 	}
@@ -357,7 +376,8 @@ func (g *gateway) createBearer(do command) map[string]any {
 		return refusal(err)
 	}
 	linked := u.session.GetDefaultBearer().EBI
-	t, err := g.plane.add(g.face.user, netip.Addr{}, func() {})
+	address, _ := netip.AddrFromSlice(u.address)
+	t, err := g.plane.add(g.face.user, address, do.Port, func() {})
 	if err != nil {
 		return refusal(err)
 	}

@@ -37,6 +37,7 @@ func main() {
 	gtpc := flags.String("gtpc", "127.0.0.1:2123", "own address of GTPv2-C")
 	gtpu := flags.String("gtpu", "127.0.0.1:2152", "own address of GTP-U")
 	peer := flags.String("peer", "", "GTPv2-C address of the gateway; of mme and sgw")
+	pgw := flags.String("pgw", "", "IP address of the P-GW that an mme names; without it -peer is both gateways")
 	counter := flags.Uint("restart-counter", 1, "own restart counter")
 	apn := flags.String("apn", "internet", "the APN; of gateways")
 	pool := flags.String("pool", "10.45.0.0/16", "addresses of UEs; of gateways")
@@ -56,7 +57,13 @@ func main() {
 	case "mme", "sgw":
 		to, err := net.ResolveUDPAddr("udp", *peer)
 		check(err)
-		role = newClient(out, faces[os.Args[1]], control, user, to, uint8(*counter))
+		far := to.IP
+		if *pgw != "" {
+			if far = net.ParseIP(*pgw); far == nil {
+				fail(fmt.Errorf("-pgw: %q is no address", *pgw))
+			}
+		}
+		role = newClient(out, faces[os.Args[1]], control, user, to, far, uint8(*counter))
 	case "spgw", "pgw":
 		addresses, err := newPool(*pool)
 		check(err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
@@ -26,16 +27,27 @@ type plane struct {
 	device  *os.File
 
 	mu sync.RWMutex
-	// By own TEID, and those of default bearers by the UE's address.
+	// By own TEID, those of default bearers by the UE's address, those of dedicated ones by their packets.
 	tunnels map[uint32]*tunnel
 	ues     map[netip.Addr]*tunnel
+	flows   map[flow]*tunnel
 	counts  struct{ uplink, downlink, waited, dropped uint64 }
+}
+
+// The packets of a dedicated bearer: to a UE, from a remote UDP port.
+type flow struct {
+	ue   netip.Addr
+	port uint16
 }
 
 // A bearer. The fields are guarded by the plane.
 type tunnel struct {
 	own uint32
 	ue  netip.Addr
+	// The remote UDP port of a dedicated bearer's packets; 0 of a default bearer.
+	port uint16
+	// Packets that went through.
+	uplink, downlink uint64
 	// The peer's end; without an address packets wait.
 	peer    uint32
 	address *net.UDPAddr
@@ -54,7 +66,7 @@ func (t *tunnel) end() *end { return &end{TEID: t.own, Address: t.ownAddress.Str
 func newPlane(address *net.UDPAddr, name, pool string, mtu int) (*plane, error) {
 	p := &plane{
 		address: address, conn: gtpv1.NewUPlaneConn(address),
-		tunnels: map[uint32]*tunnel{}, ues: map[netip.Addr]*tunnel{},
+		tunnels: map[uint32]*tunnel{}, ues: map[netip.Addr]*tunnel{}, flows: map[flow]*tunnel{},
 	}
 	if name == "" {
 		return p, nil
@@ -103,12 +115,12 @@ func (p *plane) open(name, pool string, mtu int) error {
 	return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644)
 }
 
-// A new tunnel, whose packets wait until the peer's end is known. `ue` is invalid for a dedicated bearer, whose packets go to
-// the UE in the default bearer: filters are not applied.
-func (p *plane) add(interfaceType uint8, ue netip.Addr, wake func()) (*tunnel, error) {
+// A new tunnel, whose packets wait until the peer's end is known. A dedicated bearer is for the UE's UDP packets from `port`, which
+// is 0 for a default bearer; until it is connected they go through the default one. Uplink packets pass in any tunnel.
+func (p *plane) add(interfaceType uint8, ue netip.Addr, port uint16, wake func()) (*tunnel, error) {
 	var t *tunnel
 	if p.upf != nil {
-		if !ue.IsValid() {
+		if port != 0 {
 			return nil, fmt.Errorf("no dedicated bearers on a UPF")
 		}
 		var err error
@@ -117,13 +129,15 @@ func (p *plane) add(interfaceType uint8, ue netip.Addr, wake func()) (*tunnel, e
 		}
 	} else {
 		teid := p.conn.NewFTEID(interfaceType, p.address.IP.String(), "").MustTEID()
-		t = &tunnel{own: teid, ownAddress: p.address.IP, ue: ue, wake: wake}
+		t = &tunnel{own: teid, ownAddress: p.address.IP, ue: ue, port: port, wake: wake}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.tunnels[t.own] = t
-	if ue.IsValid() {
+	if port == 0 {
 		p.ues[ue] = t
+	} else {
+		p.flows[flow{ue, port}] = t
 	}
 	return t, nil
 }
@@ -133,6 +147,9 @@ func (p *plane) remove(t *tunnel) {
 	delete(p.tunnels, t.own)
 	if p.ues[t.ue] == t {
 		delete(p.ues, t.ue)
+	}
+	if p.flows[flow{t.ue, t.port}] == t {
+		delete(p.flows, flow{t.ue, t.port})
 	}
 	p.mu.Unlock()
 	if p.upf != nil {
@@ -205,6 +222,7 @@ func (p *plane) uplink(_ gtpv1.Conn, from net.Addr, m message.Message) error {
 	}
 	p.mu.Lock()
 	p.counts.uplink++
+	t.uplink++
 	p.mu.Unlock()
 	_, err := p.device.Write(pdu.Payload)
 	return err
@@ -227,11 +245,15 @@ func (p *plane) deliver(ue netip.Addr, packet []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.ues[ue]
+	if dedicated := p.flows[flow{ue, udpSource(packet)}]; dedicated != nil && dedicated.address != nil {
+		t = dedicated
+	}
 	switch {
 	case t == nil:
 		p.counts.dropped++
 	case t.address != nil:
 		p.counts.downlink++
+		t.downlink++
 		_, _ = p.conn.WriteToGTP(t.peer, packet, t.address)
 	case len(t.waiting) < maxWaiting:
 		p.counts.waited++
@@ -242,4 +264,13 @@ func (p *plane) deliver(ue netip.Addr, packet []byte) {
 	default:
 		p.counts.dropped++
 	}
+}
+
+// The source port of an IPv4 packet with UDP; 0 of others.
+func udpSource(packet []byte) uint16 {
+	header := int(packet[0]&0x0f) * 4
+	if packet[9] != unix.IPPROTO_UDP || len(packet) < header+8 {
+		return 0
+	}
+	return binary.BigEndian.Uint16(packet[header:])
 }

@@ -51,7 +51,7 @@ pub struct Config {
     pub secret: u64,
     /// T3-RESPONSE: time until a request is repeated.
     pub t3_response: Duration,
-    /// N3-REQUESTS: how often a request is sent at most.
+    /// N3-REQUESTS: how often a request is sent at most. To a watched peer that has failed it is sent once.
     pub n3_requests: u8,
     /// Time between Echo Requests to each peer; the standard wants 60 s at least (§7.1.1).
     pub echo_interval: Duration,
@@ -117,7 +117,7 @@ pub struct Transmit {
 /// Why a request has no response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// N3-REQUESTS transmissions without an answer.
+    /// N3-REQUESTS transmissions without an answer; one, if the peer answers no Echo Requests either.
     #[error("peer does not answer")]
     TimedOut,
     /// The peer refused, in a response with missing or broken IEs: only the cause is used.
@@ -693,7 +693,10 @@ impl Endpoint {
         payload: Arc<[u8]>,
     ) {
         let deadline = now + self.config.t3_response;
-        let request = Outstanding { purpose, message_type, to, any_port, payload, deadline, sent: 1 };
+        // A peer that answers no Echo Request is tried once: who waits for it holds up others, and an answer shows that it is back.
+        let is_last = purpose != Purpose::Echo && self.peers.is_silent(to.ip());
+        let sent = if is_last { self.config.n3_requests } else { 1 };
+        let request = Outstanding { purpose, message_type, to, any_port, payload, deadline, sent };
         self.outstanding.insert(key, request);
         self.deadlines.push_back((deadline, key));
     }
@@ -855,6 +858,7 @@ impl Endpoint {
             && let Some(since) = self.peers.confirm(now, from, echo.recovery)
         {
             let (peer, restart_counter) = (key.peer, echo.recovery);
+            self.memory.forget_peer(peer, since);
             self.events.push_back(Event::PeerRestarted { peer, restart_counter, since });
         }
         let Purpose::Owner(handle) = request.purpose else { return };

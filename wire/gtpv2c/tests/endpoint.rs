@@ -550,6 +550,39 @@ mod peers {
         assert_eq!(ask_next(&mut a, &mut endpoint(3), &mut now), restarted(3, now));
     }
 
+    /// A peer that numbers its requests from the start after each restart gets no answer of its former run, once the restart is
+    /// confirmed. What it has asked since is remembered.
+    #[test]
+    fn a_restarted_peer_may_use_its_numbers_again() {
+        let mut now = start();
+        let mut a = watching(now);
+        let deleted = || DeleteSessionResponse { cause: CauseValue::ACCEPTED.into(), ..Default::default() };
+        for (peer, sequence) in [(sgw(), 1), (sgw(), 2), (mme(), 1)] {
+            a.handle_datagram(now, peer, &encoded(delete(), 5, sequence));
+            let (id, ..) = received(&mut a);
+            a.respond(now, id, 5, deleted()).unwrap();
+        }
+        now += Duration::from_secs(1);
+        let suspected = now;
+        let first = encoded(CreateSessionRequest { recovery: Some(Recovery(201)), ..request() }, 0, 2);
+        a.handle_datagram(now, sgw(), &first);
+        let (id, ..) = received(&mut a);
+        a.respond(now, id, 5, accepted()).unwrap();
+        sent(&mut a);
+        assert_eq!(ask_next(&mut a, &mut endpoint(201), &mut now), restarted(201, suspected));
+
+        a.handle_datagram(now, sgw(), &encoded(delete(), 6, 1));
+        let (id, teid, _) = received(&mut a);
+        assert_eq!((id.sequence, teid), (1, 6), "another request with a number of the former run");
+        a.handle_datagram(now, sgw(), &first);
+        a.handle_datagram(now, mme(), &encoded(delete(), 5, 1));
+        assert_eq!(
+            (events(&mut a), sent(&mut a).len()),
+            (vec![], 2),
+            "repeated ones are answered from memory"
+        );
+    }
+
     /// Somebody who forges the peer's address can send requests and guess responses. So a new counter is believed only
     /// when the peer has confirmed it in an Echo Response that was asked for.
     #[test]
@@ -624,6 +657,43 @@ mod peers {
         assert_eq!(got, [Event::PeerFailed { peer: sgw().ip() }]);
         let recovered = (0..20).flat_map(|_| ask_next(&mut a, &mut b, &mut now)).next();
         assert_eq!(recovered, Some(Event::PeerRecovered { peer: sgw().ip() }));
+    }
+
+    /// Who waits for a dead peer waits for one T3-RESPONSE, and one that is back is reached at once.
+    #[test]
+    fn a_peer_that_has_failed_is_tried_once() {
+        let (mut a, mut now) = (endpoint(1), start());
+        a.add_peer(now, sgw());
+        pass(&mut a, &mut now, Duration::from_secs(10), None);
+        let tries = |a: &mut Endpoint, now: &mut Instant| {
+            let handle = a.send_request(*now, sgw(), 1, delete()).unwrap();
+            let mut out = sent(a);
+            while !events(a)
+                .iter()
+                .any(|event| matches!(event, Event::Failed { handle: h, .. } if *h == handle))
+            {
+                *now = a.poll_timeout().unwrap();
+                a.handle_timeout(*now);
+                out.extend(sent(a));
+            }
+            out.iter().filter(|sent| header(sent).message_type == MessageType::DeleteSessionRequest).count()
+        };
+        assert_eq!(tries(&mut a, &mut now), 1);
+        // It is there again: it sends something, or answers.
+        a.handle_datagram(now, sgw(), &encoded(delete(), 5, 7));
+        assert_eq!(tries(&mut a, &mut now), 3);
+        pass(&mut a, &mut now, Duration::from_secs(70), Some(&mut endpoint(2)));
+        assert_eq!(a.peer_restart_counter(sgw().ip()), Some(Recovery(2)));
+        assert_eq!(tries(&mut a, &mut now), 3);
+        pass(&mut a, &mut now, Duration::from_secs(100), None);
+        let handle = a.send_request(now, sgw(), 1, delete()).unwrap();
+        let sequence = header(&sent(&mut a)[0]).sequence;
+        a.handle_datagram(now, sgw(), &encoded(DeleteSessionResponse::default(), 5, sequence));
+        let got = events(&mut a);
+        assert!(
+            matches!(&got[..], [Event::PeerRecovered { .. }, Event::Response { handle: h, .. }] if *h == handle),
+            "{got:?}"
+        );
     }
 
     /// A peer that answers requests needs no Echo Requests; one that is no longer watched gets none.

@@ -1,7 +1,7 @@
 //! Requests of peers that are remembered, so that a repeated one is answered again but not handled again (§7.6).
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,8 @@ type Key = (SocketAddr, u32);
 
 struct Entry {
     message_type: MessageType,
+    /// When it is forgotten.
+    until: Instant,
     answer: Answer,
 }
 
@@ -76,11 +78,12 @@ impl Memory {
             None => {}
         }
         while self.entries.len() >= self.most && self.forget_oldest() {}
-        let entry = Entry { message_type: id.message_type, answer: Answer::None };
+        let until = now + self.remember_for;
+        let entry = Entry { message_type: id.message_type, until, answer: Answer::None };
         if let Some(before) = self.entries.insert(key, entry) {
             self.octets -= before.octets();
         }
-        self.forget.push_back((now + self.remember_for, key));
+        self.forget.push_back((until, key));
         Seen::New
     }
 
@@ -110,10 +113,25 @@ impl Memory {
         }
     }
 
+    /// Forgets what a peer has asked before `since`: it has restarted, and may use the same numbers for other requests.
+    pub fn forget_peer(&mut self, ip: IpAddr, since: Instant) {
+        let Self { entries, octets, remember_for, .. } = self;
+        entries.retain(|key, entry| {
+            let is_gone = key.0.ip() == ip && entry.until < since + *remember_for;
+            if is_gone {
+                *octets -= entry.octets();
+            }
+            !is_gone
+        });
+    }
+
     /// Forgets the oldest request; `false` when there is none.
     fn forget_oldest(&mut self) -> bool {
-        let Some((_, key)) = self.forget.pop_front() else { return false };
-        if let Some(entry) = self.entries.remove(&key) {
+        let Some((until, key)) = self.forget.pop_front() else { return false };
+        // Its number may be that of a later request by now.
+        if self.entries.get(&key).is_some_and(|entry| entry.until == until)
+            && let Some(entry) = self.entries.remove(&key)
+        {
             self.octets -= entry.octets();
         }
         true

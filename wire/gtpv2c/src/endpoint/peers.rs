@@ -142,6 +142,11 @@ impl Peers {
         true
     }
 
+    /// Whether a peer has failed, and nothing has come from its address since.
+    pub fn is_silent(&self, ip: IpAddr) -> bool {
+        self.peers.get(&ip).is_some_and(|peer| peer.failed.is_some_and(|since| peer.heard < since))
+    }
+
     /// When the next Echo Request is due.
     pub fn next_echo(&self) -> Option<Instant> {
         self.schedule.first().map(|(at, _)| *at)
