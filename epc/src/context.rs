@@ -114,6 +114,12 @@ impl Peer {
     }
 }
 
+/// Whether two F-TEIDs are the same tunnel's; one may name an address of either family, the other both.
+pub(crate) fn is_same(one: FTeid, other: FTeid) -> bool {
+    let addresses = [other.ipv4.map(IpAddr::V4), other.ipv6.map(IpAddr::V6)];
+    one.teid == other.teid && addresses.into_iter().flatten().any(|address| has_address(one, address))
+}
+
 /// Whether an F-TEID names this address, perhaps beside one of the other family.
 pub(crate) fn has_address(f_teid: FTeid, address: IpAddr) -> bool {
     [f_teid.ipv4.map(IpAddr::V4), f_teid.ipv6.map(IpAddr::V6)].contains(&Some(address))
@@ -179,6 +185,8 @@ pub(crate) struct Pdn {
     pub upf: UpfSession,
     /// Since when the MME has named no eNB for it; `None`: it has, or the UE came idle.
     pub unclaimed: Option<Instant>,
+    /// When the UE last came back to the S-GW in this gateway, which is its P-GW.
+    pub arrived: Option<Instant>,
     /// A router solicitation came while no eNB was known; it is answered as soon as one is.
     pub solicited: Option<Ipv6Addr>,
 }

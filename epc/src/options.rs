@@ -58,11 +58,13 @@ fn answer_ipcp(request: &[u8], network: &ApnConfig) -> Option<Vec<u8>> {
         let (option, others) = options.split_at_checked(usize::from(*length).max(2))?;
         options = others;
         let at = match *kind {
-            PRIMARY_DNS => 0,
-            SECONDARY_DNS => 1,
+            PRIMARY_DNS if option.len() == 6 => 0,
+            SECONDARY_DNS if option.len() == 6 => 1,
             _ => continue,
         };
         match servers.get(at) {
+            // Once, however often it is asked for.
+            Some(_) if offered.chunks(6).any(|known| known.first() == Some(kind)) => {}
             Some(server) => offered.extend([&[*kind, 6], &server.octets()[..]].concat()),
             None => rejected.extend_from_slice(option),
         }

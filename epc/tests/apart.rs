@@ -647,3 +647,47 @@ async fn an_sgw_that_names_no_tunnel_is_refused() {
     assert_eq!(sgw.create(request).await.cause.value, CauseValue::CONDITIONAL_IE_MISSING);
     assert_eq!((world.pgw.upf.sessions(), world.pgw.sessions().await.len()), (0, 0));
 }
+
+/// The UE leaves an S-GW and comes back before the MME has ended what it had there: that comes late, and ends nothing.
+#[tokio::test]
+async fn what_the_mme_deletes_late_is_not_what_has_come_back() {
+    for first in [Node::Pgw, Node::Spgw] {
+        let mut world = World::with(first).await;
+        let home = if first == Node::Spgw { PGW } else { SGW };
+        world.mme.gateway = world.pgw.network.gateway(home);
+        let (old, created) = world.attach(IMSI, 1).await;
+        let away = world.move_request(&created, Some(Indication::OI), Some(0x91));
+        let away = world.move_to(OTHER_SGW, away).await;
+        let back = world.move_request(&created, Some(Indication::OI), Some(0x92));
+        let back = world.move_to(home, back).await;
+        assert_eq!(back.cause.value, CauseValue::ACCEPTED, "{back:?}");
+        let all = DeleteSessionRequest { indication: Some(Indication::SI), ..Default::default() };
+        let _ = world.mme.ask(old, all.clone()).await;
+        assert_eq!(world.pgw.upf.sessions(), 1);
+        let at_home = if first == Node::Spgw { &world.pgw } else { &world.sgw };
+        assert_eq!((at_home.upf.sessions(), at_home.sessions().await.len()), (1, 1));
+        world.mme.gateway = world.pgw.network.gateway(OTHER_SGW);
+        let _ = world.mme.ask(away.sender_f_teid.unwrap().teid, all).await;
+        assert_eq!((world.other_sgw.upf.sessions(), world.pgw.upf.sessions()), (0, 1));
+        world.mme.gateway = world.pgw.network.gateway(home);
+        assert_eq!(world.mme.delete(back.sender_f_teid.unwrap().teid, 5).await, CauseValue::ACCEPTED);
+        assert_eq!(world.pgw.upf.sessions(), 0);
+    }
+}
+
+/// The UE's PDN connection was prepared at the target and not taken along: the MME ends it there, and the P-GW hears of it.
+#[tokio::test]
+async fn what_is_ended_at_the_target_of_a_handover_ends_at_the_pgw() {
+    let mut world = World::with(Node::Spgw).await;
+    for target in [OTHER_SGW, PGW] {
+        world.mme.gateway = world.pgw.network.gateway(SGW);
+        let (old, created) = world.attach(IMSI, 1).await;
+        let request = world.move_request(&created, None, None);
+        let prepared = world.move_to(target, request).await.sender_f_teid.unwrap().teid;
+        assert_eq!(world.mme.delete(prepared, 5).await, CauseValue::ACCEPTED);
+        assert_eq!((world.pgw.upf.sessions(), world.other_sgw.upf.sessions()), (0, 0));
+        world.mme.gateway = world.pgw.network.gateway(SGW);
+        assert_eq!(world.mme.delete_as(old, 5, None).await, CauseValue::ACCEPTED);
+        assert_eq!(world.sgw.upf.sessions(), 0);
+    }
+}

@@ -11,7 +11,7 @@ use gtpv2c::value::*;
 use telemetry::counters::{Counter, Family};
 
 use super::create_session::filters;
-use super::{cause_of, delete_session, modify};
+use super::{cause_of, delete_session, modify, restoration};
 use crate::bearer::{Bearer, S5Tunnel, Slot, Tunnel};
 use crate::context::{Gateway, Pdn, Ue};
 use crate::gtpc::GtpcError;
@@ -144,6 +144,10 @@ pub(super) async fn connect(
 /// Adds a bearer to a PDN connection and its UPF. Returns the UPF's end of its tunnel.
 pub(super) async fn add(gateway: &Gateway, pdn: &mut Pdn, bearer: Bearer) -> Result<Tunnel, n4::N4Error> {
     let slot = bearer.slot;
+    // After a restart of the UPF its SEID may be that of another session.
+    if pdn.upf.epoch != gateway.n4.epoch(pdn.upf.address) {
+        restoration::set_up_again(gateway, pdn).await?;
+    }
     let change = pdn.rules(gateway).add_bearer(&bearer);
     pdn.bearers.push(bearer);
     let at = pdn.bearers.len() - 1;
@@ -155,6 +159,10 @@ pub(super) async fn add(gateway: &Gateway, pdn: &mut Pdn, bearer: Bearer) -> Res
         Ok(_) => (None, None),
         Err(error) => {
             pdn.bearers.pop();
+            if let n4::N4Error::Failed(_) = error {
+                // The UPF may have added it.
+                pdn.unconfirmed.push(slot);
+            }
             return Err(error);
         }
     };

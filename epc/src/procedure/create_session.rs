@@ -23,7 +23,9 @@ use types::{BitRate, Dnn, PduSessionType};
 use super::{cause_of, delete_session, missing, serving, sgw_change};
 use crate::bearer::{Bearer, S5Tunnel, Slot, Tunnel};
 use crate::config::ApnConfig;
-use crate::context::{Gateway, Network, Paging, Pdn, Peer, Role, Ue, UeState, UpfSession, has_address};
+use crate::context::{
+    Gateway, Network, Paging, Pdn, Peer, Role, Ue, UeState, UpfSession, has_address, is_same,
+};
 use crate::filters::Filter;
 use crate::options;
 use crate::rules;
@@ -87,8 +89,19 @@ async fn create(
             delete_session::forget_if_empty(gateway, &ue, &mut state);
             return Err(CauseValue::CONTEXT_NOT_FOUND.into());
         }
+        if let Plan::OwnPdn(teid) = plan
+            && !state.pdns.iter().any(|pdn| pdn.role.is_pgw() && pdn.number as u32 == teid)
+        {
+            delete_session::forget_if_empty(gateway, &ue, &mut state);
+            return Err(CauseValue::CONTEXT_NOT_FOUND.into());
+        }
         let is_attach = !is_s5 && teid != ue.teid && moved.is_none();
         replace_former(gateway, &mut state, is_attach, moved, request, default).await;
+        if moved.is_some() && teid == 0 && state.mme.is_some() && state.pdns.is_empty() {
+            // The UE was here before. What the MME still sends about that has a TEID that nobody has any more.
+            delete_session::forget_if_empty(gateway, &ue, &mut state);
+            continue;
+        }
         if !is_s5 {
             if state.mme.is_none_or(|mme| mme.f_teid != sender.f_teid) || is_attach {
                 state.mme = Some(sender);
@@ -308,7 +321,7 @@ async fn replace_former(
             continue;
         }
         let pdn = state.pdns.remove(at);
-        match moved.is_some() && pdn.remote_pgw() == moved {
+        match moved.zip(pdn.remote_pgw()).is_some_and(|(moved, pgw)| is_same(moved, pgw)) {
             // The MME repeats the move, or the UE is here again: the P-GW keeps the PDN connection.
             true => delete_session::end_here(gateway, pdn).await,
             false => delete_session::end(gateway, pdn).await,
@@ -358,6 +371,7 @@ async fn add(
         unconfirmed: Vec::new(),
         upf,
         unclaimed,
+        arrived: None,
         solicited: None,
     };
     if let Err(error) = establish(gateway, &mut pdn).await {

@@ -19,7 +19,7 @@ use pfcp::message::SessionDeletionRequest;
 use telemetry::counters::Counter;
 
 use super::{Subject, find, missing};
-use crate::context::{Gateway, Pdn, Peer, Role, Ue, UeState, UpfSession};
+use crate::context::{Gateway, Pdn, Peer, Role, Ue, UeState, UpfSession, has_address};
 
 static DELETED: Counter = Counter::new("epc_session_deleted");
 static NOT_DELETED: Counter = Counter::new("epc_session_not_deleted_on_upf");
@@ -41,7 +41,13 @@ async fn delete(
     request: &DeleteSessionRequest,
 ) -> Result<(u32, DeleteSessionResponse), (u32, Cause)> {
     let subject = Subject::of(gateway, teid).ok_or((0, CauseValue::CONTEXT_NOT_FOUND.into()))?;
-    let (mut state, peer) = find(Some(&subject), id.peer.ip()).await?;
+    let (mut state, peer) = match (find(Some(&subject), id.peer.ip()).await, request.sender_f_teid) {
+        // The S-GW to which a UE has moved without this PDN connection, which the P-GW does not know yet.
+        (Err((_, cause)), Some(sgw)) if is_new_sgw(&subject, cause, sgw, id) => {
+            (subject.ue().state.lock().await, sgw)
+        }
+        (found, _) => found?,
+    };
     let is_s11 = matches!(subject, Subject::Ue(_));
     let has = |flag| request.indication.is_some_and(|indication| indication.contains(flag));
     // Without operation indication only the S-GW's part ends, because the UE has moved to another S-GW: then with all its PDN
@@ -64,19 +70,22 @@ async fn delete(
     let mut at = 0;
     while let Some(pdn) = state.pdns.get_mut(at) {
         let ends = is_senders(pdn) && is_meant(pdn);
+        let has_just_arrived = has_just_arrived(pdn);
         match &mut pdn.role {
             _ if !ends => at += 1,
             // The handover to this S-GW is cancelled.
-            Role::Pgw { awaits_ue, .. } if is_s11 => {
+            Role::Pgw { awaits_ue, .. } if is_s11 && !ends_at_pgw => {
                 *awaits_ue = false;
                 at += 1;
             }
+            // The UE has left and come back, and this comes late: it means what was here before.
+            Role::Both if is_s11 && !ends_at_pgw && has_just_arrived => at += 1,
             _ => ended.push(state.pdns.remove(at)),
         }
     }
     forget_if_empty(gateway, subject.ue(), &mut state);
     let remote = ended.iter().find_map(|pdn| match pdn.role {
-        Role::Sgw { pgw, is_known: true } if ends_at_pgw => {
+        Role::Sgw { pgw, .. } if ends_at_pgw && pgw.f_teid.teid != 0 => {
             Some((pgw.f_teid, pdn.s5_f_teid(gateway, InterfaceType::S5S8_SGW_GTPC)))
         }
         _ => None,
@@ -94,6 +103,18 @@ async fn delete(
         end_here(gateway, pdn).await;
     }
     Ok((peer.teid, response))
+}
+
+/// Whether a message comes from an S-GW that names itself to the P-GW for the first time.
+fn is_new_sgw(subject: &Subject, refusal: Cause, sgw: FTeid, id: RequestId) -> bool {
+    let is_stranger = refusal.value == CauseValue::INVALID_PEER;
+    is_stranger && matches!(subject, Subject::Pdn(..)) && has_address(sgw, id.peer.ip())
+}
+
+/// Whether the MME may still end what the UE had here before it left and came back: it does so some seconds after the move.
+fn has_just_arrived(pdn: &Pdn) -> bool {
+    const LATE: Duration = Duration::from_secs(20);
+    pdn.arrived.is_some_and(|since| time::now().into_std().duration_since(since) < LATE)
 }
 
 /// Has the P-GW end a PDN connection. Whatever it says, the S-GW's part ends.
@@ -172,7 +193,9 @@ pub(super) fn end_at_pgw_later(gateway: &Arc<Gateway>, pgw: Option<FTeid>, linke
 
 /// Ends a PDN connection that this gateway can no longer serve. `mme` is the UE's.
 pub(crate) async fn end_lost(gateway: &Arc<Gateway>, mme: Option<Peer>, pdn: Pdn) {
-    if let Some(peer) = pdn.towards_ue(mme) {
+    // One that only a prepared handover has made is the MME's at another S-GW.
+    let is_prepared = matches!(pdn.role, Role::Sgw { is_known: false, .. });
+    if let Some(peer) = pdn.towards_ue(mme).filter(|_| !is_prepared) {
         let linked_ebi = pdn.default_bearer().map(|bearer| bearer.ebi);
         let cause = Some(CauseValue::REACTIVATION_REQUESTED.into());
         let request = DeleteBearerRequest { linked_ebi, cause, ..Default::default() };

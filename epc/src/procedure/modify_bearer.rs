@@ -96,7 +96,7 @@ async fn apply(gateway: &Gateway, state: &mut UeState, request: &ModifyBearerReq
         })
         .collect();
     for pdn in &mut state.pdns {
-        let former = (pdn.role, pdn.bearers.clone());
+        let former = (pdn.role, pdn.unclaimed, pdn.bearers.clone());
         match pdn.role {
             // The UE has arrived here with this PDN connection, if an eNB is named for it.
             Role::Pgw { awaits_ue: true, .. } if names_enb(wanted, pdn) => pdn.role = Role::Both,
@@ -122,7 +122,15 @@ async fn apply(gateway: &Gateway, state: &mut UeState, request: &ModifyBearerReq
             pdn.unclaimed = None;
             changes.push((bearer.slot, Downlink::To { access, end_marker }));
         }
-        if is_unreachable {
+        if former.0 != pdn.role {
+            // The former S-GW's tunnels are no more, also those of bearers that the MME does not name.
+            for bearer in &mut pdn.bearers {
+                if changes.iter().all(|(slot, _)| *slot != bearer.slot) {
+                    bearer.access = None;
+                    changes.push((bearer.slot, Downlink::Buffered));
+                }
+            }
+        } else if is_unreachable {
             // What the MME does not name was dropped as well.
             let idle = pdn.bearers.iter().filter(|bearer| bearer.access.is_none());
             changes.extend(idle.map(|bearer| (bearer.slot, Downlink::Buffered)));
@@ -149,8 +157,15 @@ async fn apply(gateway: &Gateway, state: &mut UeState, request: &ModifyBearerReq
             // MME and eNB must not believe that packets come.
             Err(cause) => {
                 tracing::warn!(cause = %cause.value, "an eNB's tunnel is not on the UPF, or the P-GW does not send to this S-GW");
-                let (role, before) = former;
-                pdn.role = role;
+                let (role, unclaimed, before) = former;
+                (pdn.role, pdn.unclaimed) = (role, unclaimed);
+                if role.is_sgw() {
+                    let buffered = changes.iter().map(|(slot, _)| (*slot, Downlink::Buffered));
+                    let back = rules::change_downlink(role, buffered);
+                    if let Err(error) = modify(gateway, pdn, back).await {
+                        tracing::debug!(%error, "packets of a UE whose eNB is not known");
+                    }
+                }
                 for (slot, _) in changes {
                     let mut bearers = pdn.bearers.iter_mut();
                     let Some(bearer) = bearers.find(|bearer| bearer.slot == slot) else { continue };

@@ -74,6 +74,7 @@ async fn set_up(
         apn,
         pdn_type,
         unclaimed: unclaimed(role, &bearers),
+        arrived: None,
         addresses: addresses(request.paa),
         ambr: request.apn_ambr.map_or(DEFAULT_AMBR, rates),
         bearers,
@@ -314,6 +315,11 @@ pub(super) async fn tell_pgw(
                 pdn.role = Role::Sgw { pgw, is_known: true };
                 gateway.gtpc.watch(pgw.source);
             }
+            Ok(())
+        }
+        // The S-GW has done its part. Only a move needs the P-GW.
+        answer if is_known => {
+            tracing::debug!(?answer, "the P-GW does not hear of bearers that are no more");
             Ok(())
         }
         Ok(Message::ModifyBearerResponse(response)) => Err(Cause { from_remote: true, ..response.cause }),

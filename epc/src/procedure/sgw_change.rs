@@ -128,6 +128,7 @@ fn redirect(
 /// Notes what the UPF has changed.
 fn take(pdn: &mut Pdn, role: Role, ends: FarEnds) {
     pdn.role = role;
+    pdn.unclaimed = None;
     for (slot, access) in ends {
         if let Some(bearer) = pdn.bearers.iter_mut().find(|bearer| bearer.slot == slot) {
             bearer.access = access;
@@ -160,6 +161,11 @@ pub(super) async fn move_here(
 /// The UE is here, connected to the eNB that the MME names, or idle.
 async fn arrive(gateway: &Gateway, pdn: &mut Pdn, request: &CreateSessionRequest) -> Result<(), Cause> {
     let contexts = &request.bearers_to_be_created;
+    // What the UE has not taken along.
+    let left: Vec<Ebi> = pdn.bearers.iter().map(|bearer| bearer.ebi).collect();
+    for ebi in left.into_iter().filter(|ebi| contexts.iter().all(|context| context.ebi != *ebi)) {
+        bearers::remove(gateway, pdn, ebi).await;
+    }
     let named = contexts
         .iter()
         .filter_map(|context| Some((context.ebi, context.s1u_enb_f_teid.and_then(Tunnel::of)?)));
@@ -172,6 +178,7 @@ async fn arrive(gateway: &Gateway, pdn: &mut Pdn, request: &CreateSessionRequest
     modify(gateway, pdn, change).await.map_err(|error| Cause::from(cause_of(error)))?;
     CHANGED.inc();
     take(pdn, Role::Both, ends);
+    pdn.arrived = Some(net::time::now().into_std());
     n4u::reachable(gateway, pdn);
     Ok(())
 }

@@ -35,7 +35,8 @@ async fn end(gateway: &Arc<Gateway>, ue: &Ue, limit: Duration) {
         }
         let pdn = state.pdns.remove(at);
         ENDED.inc();
-        delete_session::end_lost(gateway, state.mme, pdn).await;
+        // The MME is not told: it may have the UE at another S-GW, for which it has prepared a handover from there to here.
+        delete_session::end(gateway, pdn).await;
     }
     delete_session::forget_if_empty(gateway, ue, &mut state);
 }

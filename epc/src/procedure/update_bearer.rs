@@ -7,7 +7,7 @@ use gtpv2c::value::*;
 use gtpv2c::{BearerInUpdateRequest, Message};
 use telemetry::counters::Counter;
 
-use super::{cause_of, modify};
+use super::{cause_of, modify, restoration};
 use crate::bearer::Slot;
 use crate::context::{Gateway, Pdn, Ue};
 use crate::filters::Filter;
@@ -79,7 +79,10 @@ pub(super) async fn update(gateway: &Gateway, ue: &Ue, change: Change) -> Result
     let change = pdn.rules(gateway).update_bearer(&pdn.bearers[at], &now);
     pdn.bearers[at] = now;
     // UE and eNB have the new filters: if the UPF is set up again, it gets them as well.
-    modify(gateway, pdn, change).await.map_err(cause_of)?;
+    if let Err(error) = modify(gateway, pdn, change).await {
+        tracing::warn!(imsi = %ue.imsi, %error, "the UPF has not taken a changed bearer: its session is set up again");
+        restoration::set_up_again(gateway, pdn).await.map_err(cause_of)?;
+    }
     UPDATED.inc();
     Ok(())
 }
