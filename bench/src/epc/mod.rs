@@ -180,4 +180,8 @@ fn figures(experiment: &mut Experiment, results: &Results, crowd: usize) {
             }
         }
     }
+    // The one that does what ours does.
+    if let Some(ratio) = experiment.ratios.get("sessions_per_s_vs_go_gtp_upf").copied() {
+        experiment.ratios.insert("vs_go_gtp".to_owned(), ratio);
+    }
 }
