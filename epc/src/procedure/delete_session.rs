@@ -60,7 +60,7 @@ async fn delete(
         let default = pdn.default_bearer().map(|bearer| bearer.ebi);
         request.linked_ebi.is_none_or(|linked| default == Some(linked))
     };
-    // Of an S-GW's PDN connections the MME ends them, not the P-GW.
+    // A P-GW ends PDN connections of an S-GW by Delete Bearer Request, not by this message.
     let is_senders = |pdn: &Pdn| subject.concerns(pdn) && (is_s11 || pdn.role.is_pgw());
     // What the UE has taken to another S-GW concerns that one now.
     if !state.pdns.iter().any(is_meant) {

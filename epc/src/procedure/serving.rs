@@ -30,10 +30,8 @@ pub(super) async fn add(
     new: NewPdn,
     request: &CreateSessionRequest,
 ) -> Result<CreateSessionResponse, Cause> {
-    let result = match set_up(gateway, ue, &mut state, new, request).await {
-        Ok(pdn) if request.pgw_f_teid.is_some_and(|pgw| pgw.teid != 0) => {
-            take_over(gateway, ue, &mut state, pdn, request).await
-        }
+    let result = match set_up(gateway, ue, new, request).await {
+        Ok(pdn) if has_moved(request) => take_over(gateway, ue, &mut state, pdn, request).await,
         Ok(pdn) => {
             let (number, request) = (pdn.number, for_pgw(gateway, &pdn, request));
             state.add(pdn);
@@ -49,22 +47,21 @@ pub(super) async fn add(
     result
 }
 
+/// Whether the P-GW has the PDN connection already, because the UE was with another S-GW.
+fn has_moved(request: &CreateSessionRequest) -> bool {
+    request.pgw_f_teid.is_some_and(|pgw| pgw.teid != 0)
+}
+
 /// A PDN connection on the UPF, but not yet at the P-GW.
 async fn set_up(
     gateway: &Gateway,
     ue: &Ue,
-    state: &mut UeState,
     new: NewPdn,
     request: &CreateSessionRequest,
 ) -> Result<Pdn, Cause> {
     let NewPdn { apn, role, pdn_type, bearers } = new;
-    let has_moved = request.pgw_f_teid.is_some_and(|pgw| pgw.teid != 0);
-    if has_moved && bearers.iter().any(|bearer| bearer.s5.pgw.is_none()) {
+    if has_moved(request) && bearers.iter().any(|bearer| bearer.s5.pgw.is_none()) {
         return Err(missing(ie::F_TEID));
-    }
-    // It is told of the PDN connection, and may be the only one to know.
-    if state.gone {
-        return Err(CauseValue::CONTEXT_NOT_FOUND.into());
     }
     let address = gateway.n4.select_upf().map_err(cause_of)?;
     let number = gateway.ues.add_pdn(ue, gateway.config.limits.sessions).ok_or(CauseValue::NO_RESOURCES)?;
