@@ -20,6 +20,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use gtpc::Gtpc;
 use gtpv2c::value::{Ebi, FTeid, InterfaceType};
 use ipam::{Addresses, Pool};
 use n4::N4;
@@ -28,7 +29,6 @@ use types::{Ambr, Dnn, Imsi, PduSessionType, Teid};
 
 use crate::bearer::{Bearer, Slot, Tunnel};
 use crate::config::{ApnConfig, Config, Node};
-use crate::gtpc::Gtpc;
 use crate::rules::PdnRules;
 
 /// The gateway.

@@ -1,7 +1,7 @@
 //! Serving and packet data network gateway, in one or apart: the control of EPS sessions between an MME (S11, GTPv2-C), another gateway
 //! (S5/S8, GTPv2-C) and the user plane of the 5G core (Sxa and Sxb, PFCP).
 //!
-//! Flow: message of a neighbour → [`gtpc`] → a file of [`procedure`] → [`rules`], N4 → answer. Requests of UPFs arrive as
+//! Flow: message of a neighbour → [`signalling`] → a file of [`procedure`] → [`rules`], N4 → answer. Requests of UPFs arrive as
 //! `n4::N4Event`. [`filters`] translates traffic flow templates, [`options`] answers what UEs ask for, [`n4u`] is the router of IPv6 PDN connections. For each PDN connection
 //! this gateway is S-GW, P-GW or both ([`context::Role`]).
 //!
@@ -16,20 +16,20 @@ mod bearer;
 pub mod config;
 mod context;
 mod filters;
-mod gtpc;
 mod n4u;
 mod oam;
 mod options;
 mod procedure;
 mod rules;
+mod signalling;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::gtpc::{Gtpc, GtpcEvent};
 pub use config::{ApnConfig, Config, ConfigError, Node};
 use context::{Gateway, Network};
+use gtpc::GtpcEvent;
 use gtpv2c::Message;
 use gtpv2c::endpoint::RequestId;
 use gtpv2c::value::CauseValue;
@@ -77,7 +77,7 @@ impl Spgw {
         config.validate(node).map_err(|error| StartError::Config { node, error })?;
         let mut tasks = JoinSet::new();
         let unusable = |what: String| move |source| StartError::Unusable { what, source };
-        let gtpc = Gtpc::start(config.gtpc, &config.timers, restarts, &mut tasks).await;
+        let gtpc = signalling::start(config.gtpc, &config.timers, restarts, &mut tasks).await;
         let (gtpc, messages) = gtpc.map_err(unusable(format!(
             "{}.gtpc {} or {}",
             node.name(),

@@ -11,17 +11,7 @@ use crate::config::ApnConfig;
 /// What the UE has asked for: DNS servers, by containers of their own or by IPCP, and MTU. `None`: nothing that the gateway has.
 pub(crate) fn answer(asked: &Octets, network: &ApnConfig) -> Option<Octets> {
     let asked = Pco::decode(&asked.0)?;
-    let mut items = Vec::new();
-    for address in &network.dns {
-        match address {
-            IpAddr::V4(v4) if asked.asks_for(&PcoItem::DnsIpv4Request) => items.push(PcoItem::DnsIpv4(*v4)),
-            IpAddr::V6(v6) if asked.asks_for(&PcoItem::DnsIpv6Request) => items.push(PcoItem::DnsIpv6(*v6)),
-            _ => {}
-        }
-    }
-    if asked.asks_for(&PcoItem::Ipv4MtuRequest) {
-        items.push(PcoItem::Ipv4Mtu(network.mtu));
-    }
+    let mut items = asked.dns_and_mtu(&network.dns, network.mtu);
     let ipcp = asked.items.iter().find_map(|item| match item {
         PcoItem::Other { id: IPCP, contents } => answer_ipcp(contents, network),
         _ => None,

@@ -386,7 +386,6 @@ impl Core {
     }
 }
 
-/// The administration routes of `godwit upf …`.
 /// Checks that what is run by its name only has a section.
 fn optional_sections(config: &Config, names: &[&str]) -> Result<(), Vec<config::Problem>> {
     let missing = |name: &&&str| match **name {
@@ -397,15 +396,17 @@ fn optional_sections(config: &Config, names: &[&str]) -> Result<(), Vec<config::
     };
     let problem = |name: &&str| {
         let is_gateway = EPC_SECTIONS.contains(name);
-        let document = if is_gateway { "docs/epc.md" } else { "docs/split-ran.md" };
-        let message =
-            format!("is missing: the godwit.yaml of the sources has an example, {document} explains it");
-        config::Problem::at(1, name, message)
+        let explained = match is_gateway {
+            true => "docs/epc.md has an example",
+            false => "the godwit.yaml of the sources has an example, docs/split-ran.md explains it",
+        };
+        config::Problem::at(1, name, format!("is missing: {explained}"))
     };
     let problems: Vec<config::Problem> = names.iter().filter(missing).map(problem).collect();
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
+/// The administration routes of `godwit upf …`.
 fn upf_oam(upf: upf::Handle) -> nf::Oam {
     let (stats, graph, sessions, status) = (upf.clone(), upf.clone(), upf.clone(), upf);
     nf::Oam::new()

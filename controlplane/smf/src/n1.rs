@@ -1,10 +1,8 @@
 //! N1: 5GSM messages (TS 24.501 §6, §8.3) and the negotiation of session type, SSC mode and options.
 
-use std::net::IpAddr;
-
 use bytes::Bytes;
 use nas::gsm::{EstablishmentAccept, EstablishmentReject, EstablishmentRequest, ReleaseCommand, SmStatus};
-use nas::{GsmCause, Pco, PcoItem, PduAddress, QosFlowDescription, QosRule, SmBody, SmMessage};
+use nas::{GsmCause, Pco, PduAddress, QosFlowDescription, QosRule, SmBody, SmMessage};
 use sbi::model::udm::{PduSessionTypes, SscModes};
 use telemetry::counters::{Counter, Family};
 use types::{PduSessionId, PduSessionType, Pti, SscMode};
@@ -103,17 +101,7 @@ pub(crate) fn establishment_accept(
 
 /// DNS servers and MTU, if the UE asked for them.
 fn answer_pco(asked: &Pco, network: &DnnConfig) -> Option<Pco> {
-    let mut items = Vec::new();
-    for address in &network.dns {
-        match address {
-            IpAddr::V4(v4) if asked.asks_for(&PcoItem::DnsIpv4Request) => items.push(PcoItem::DnsIpv4(*v4)),
-            IpAddr::V6(v6) if asked.asks_for(&PcoItem::DnsIpv6Request) => items.push(PcoItem::DnsIpv6(*v6)),
-            _ => {}
-        }
-    }
-    if asked.asks_for(&PcoItem::Ipv4MtuRequest) {
-        items.push(PcoItem::Ipv4Mtu(network.mtu));
-    }
+    let items = asked.dns_and_mtu(&network.dns, network.mtu);
     (!items.is_empty()).then_some(Pco { items })
 }
 
@@ -162,6 +150,7 @@ pub(crate) fn check_ssc_mode(asked: Option<SscMode>, subscribed: &SscModes) -> R
 mod tests {
     use super::*;
     use PduSessionType::*;
+    use nas::PcoItem;
 
     fn types(default: PduSessionType, allowed: &[PduSessionType]) -> PduSessionTypes {
         PduSessionTypes { default_session_type: Some(default), allowed_session_types: allowed.to_vec() }

@@ -4,6 +4,7 @@
 //! eNB's, and is taken back if the MME refuses it. A P-GW alone asks the S-GW instead of the MME. An S-GW alone passes on what either
 //! side asks for ([`super::serving`]).
 
+use gtpc::GtpcError;
 use gtpv2c::BearerInCreateRequest;
 use gtpv2c::endpoint::RequestId;
 use gtpv2c::message::*;
@@ -14,7 +15,6 @@ use super::create_session::filters;
 use super::{cause_of, delete_session, modify, restoration};
 use crate::bearer::{Bearer, S5Tunnel, Slot, Tunnel};
 use crate::context::{Gateway, Pdn, Ue};
-use crate::gtpc::GtpcError;
 use crate::rules::{self, Downlink};
 
 static CREATED: Counter = Counter::new("epc_dedicated_bearer_created");

@@ -1,6 +1,6 @@
 //! Extended protocol configuration options (TS 24.008 §10.5.6.3): what a UE asks for and is told beside its address.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::codec::values::{Read, Reader};
 
@@ -15,6 +15,15 @@ impl Pco {
     /// Whether `item` is among the options, for the request items.
     pub fn asks_for(&self, item: &PcoItem) -> bool {
         self.items.contains(item)
+    }
+
+    /// What a UE that has sent these options gets of DNS servers and MTU: what it has asked for.
+    pub fn dns_and_mtu(&self, dns: &[IpAddr], mtu: u16) -> Vec<PcoItem> {
+        let servers = dns.iter().filter_map(|address| match address {
+            IpAddr::V4(v4) => self.asks_for(&PcoItem::DnsIpv4Request).then_some(PcoItem::DnsIpv4(*v4)),
+            IpAddr::V6(v6) => self.asks_for(&PcoItem::DnsIpv6Request).then_some(PcoItem::DnsIpv6(*v6)),
+        });
+        servers.chain(self.asks_for(&PcoItem::Ipv4MtuRequest).then_some(PcoItem::Ipv4Mtu(mtu))).collect()
     }
 }
 

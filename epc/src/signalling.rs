@@ -1,11 +1,11 @@
-//! The gateway's GTP-C: counters, restart counter and timers for the crate `gtpc`, which has the socket and the endpoint.
+//! GTP-C of the gateway, on S11 and S5/S8: counters, restart counter and timers for the crate `gtpc`.
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-pub(crate) use ::gtpc::{GtpcError, GtpcEvent};
+use gtpc::{Gtpc, GtpcEvent};
 use gtpv2c::value::Recovery;
 use telemetry::counters::{Counter, Family};
 use tokio::sync::mpsc;
@@ -13,44 +13,29 @@ use tokio::task::JoinSet;
 
 use crate::config::Timers;
 
-static COUNTS: ::gtpc::Counts = ::gtpc::Counts {
+static COUNTS: gtpc::Counts = gtpc::Counts {
     failures: Family::new("epc_gtpc_failure", "cause"),
     events_dropped: Counter::new("epc_gtpc_events_dropped"),
     watch_refused: Counter::new("epc_gtpc_watch_refused"),
 };
 
-/// Handle to the gateway's GTP-C; clones share it.
-#[derive(Clone)]
-pub(crate) struct Gtpc(::gtpc::Gtpc);
-
-impl std::ops::Deref for Gtpc {
-    type Target = ::gtpc::Gtpc;
-
-    fn deref(&self) -> &::gtpc::Gtpc {
-        &self.0
-    }
-}
-
-impl Gtpc {
-    /// Binds the socket. It works as long as `tasks` lives. `restarts` holds the restart counter, which this start increments
-    /// (TS 23.007 §18).
-    pub async fn start(
-        address: SocketAddr,
-        timers: &Timers,
-        restarts: &Path,
-        tasks: &mut JoinSet<()>,
-    ) -> io::Result<(Self, mpsc::Receiver<GtpcEvent>)> {
-        let config = ::gtpc::Config {
-            address,
-            restart_counter: next_restart(restarts)?,
-            t3_response: Duration::from_millis(timers.gtpc_t3_ms),
-            n3_requests: timers.gtpc_n3,
-            echo_interval: Duration::from_millis(timers.gtpc_echo_ms),
-            counts: &COUNTS,
-        };
-        let (gtpc, events) = ::gtpc::Gtpc::start(config, tasks).await?;
-        Ok((Self(gtpc), events))
-    }
+/// Binds the socket. It works as long as `tasks` lives. `restarts` holds the restart counter, which this start increments
+/// (TS 23.007 §18).
+pub(crate) async fn start(
+    address: SocketAddr,
+    timers: &Timers,
+    restarts: &Path,
+    tasks: &mut JoinSet<()>,
+) -> io::Result<(Gtpc, mpsc::Receiver<GtpcEvent>)> {
+    let config = gtpc::Config {
+        address,
+        restart_counter: next_restart(restarts)?,
+        t3_response: Duration::from_millis(timers.gtpc_t3_ms),
+        n3_requests: timers.gtpc_n3,
+        echo_interval: Duration::from_millis(timers.gtpc_echo_ms),
+        counts: &COUNTS,
+    };
+    Gtpc::start(config, tasks).await
 }
 
 /// Reads the number of the last start from a file, and writes that of this one.
