@@ -1,0 +1,366 @@
+//! The agent beside a clone: a program that the clone takes for its MME or SMF.
+//!
+//! ```text
+//!  replicator ──TCP: frames──► agent ──UDP: S11 or N4──► clone
+//! ```
+//! It has the control plane's own address on the clone's machine, so that what the clone sends there comes here (CAP-5). One agent serves
+//! one clone and one replicator at a time: a new connection ends the one before. What it knows it has from the replicator; users stay
+//! when the connection ends, and go on when it is back.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use foldhash::HashMap;
+use net::tcp::TcpStream;
+use net::time::{self, Duration};
+use net::udp::UdpSocket;
+use serde::Deserialize;
+use telemetry::counters::Counter;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::clone::{Clone, Event, Limits, Script, Why};
+use crate::frame::{Frame, Reader, VERSION, Writer};
+use crate::n4::clone::N4;
+use crate::record::{Bearer, Kept, Record};
+use crate::s11::clone::S11;
+use crate::session::Session;
+use crate::template::Template;
+
+static BAD: Counter = Counter::new("agent_bad_frames");
+
+/// Ports of the protocols (TS 29.274 §4.2.2.1, TS 29.244 §4.2.2).
+const S11_PORT: u16 = 2123;
+const N4_PORT: u16 = 8805;
+/// Octets for a replicator that reads too slowly.
+const MAX_UNSENT: usize = 64 << 20;
+/// How often, and how long each time, a clone is asked for an association.
+const ASSOCIATION_TRIES: u32 = 10;
+const ASSOCIATION_WAIT: Duration = Duration::from_millis(300);
+/// Octets of a socket's queues.
+const QUEUE: usize = 4 << 20;
+
+/// Section `mec: agent:`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Where the replicator connects. Whoever can connect can make and end sessions at the clone.
+    pub listen: SocketAddr,
+    /// The control plane's address, which this machine has as well.
+    pub control: IpAddr,
+    /// The clone's address on S11 or N4.
+    pub clone: IpAddr,
+    /// The clone's address for GTP-U; needed for N4.
+    #[serde(default)]
+    pub gtpu: Option<IpAddr>,
+    /// Users that are made at once.
+    #[serde(default = "window")]
+    pub window: usize,
+}
+
+fn window() -> usize {
+    Limits::default().window
+}
+
+/// Serves replicators, one after another, until the process ends.
+///
+/// # Errors
+/// The address cannot be served.
+pub async fn serve(config: Config) -> io::Result<()> {
+    let listener = net::tcp::listen(config.listen).await?;
+    let mut agent = Agent::new(config);
+    let mut stream = listener.accept().await?.0;
+    loop {
+        tokio::select! {
+            ended = agent.connection(&mut stream) => {
+                if let Err(error) = ended {
+                    tracing::warn!(%error, "the replicator's connection has ended");
+                }
+                stream = agent.without(&listener).await?;
+            }
+            accepted = listener.accept() => stream = accepted?.0,
+        }
+    }
+}
+
+enum Sides {
+    S11(Clone<S11>),
+    N4(Clone<N4>),
+}
+
+struct Agent {
+    config: Config,
+    /// As soon as a replicator has said which protocol.
+    side: Option<(Sides, Arc<UdpSocket>)>,
+    templates: HashMap<u16, Template>,
+    unsent: Vec<u8>,
+    writer: Writer,
+}
+
+/// Calls a method of either side.
+macro_rules! of_side {
+    ($side:expr, $clone:ident => $do:expr) => {
+        match $side {
+            Sides::S11($clone) => $do,
+            Sides::N4($clone) => $do,
+        }
+    };
+}
+
+impl Agent {
+    fn new(config: Config) -> Agent {
+        Agent {
+            config,
+            side: None,
+            templates: HashMap::default(),
+            unsent: Vec::new(),
+            writer: Writer::default(),
+        }
+    }
+
+    /// Serves the clone while nobody is connected.
+    async fn without(&mut self, listener: &net::tcp::TcpListener) -> io::Result<TcpStream> {
+        let mut datagram = vec![0; 65_536];
+        loop {
+            let due = self.due();
+            tokio::select! {
+                accepted = listener.accept() => return Ok(accepted?.0),
+                received = receive(self.side.as_ref().map(|(_, socket)| socket.clone()), &mut datagram) => {
+                    self.datagram(&datagram[..received]);
+                }
+                () = sleep_until(due) => self.timeout(),
+            }
+            self.flush();
+            // Nobody hears it; who comes is told what is asked again.
+            self.unsent.clear();
+        }
+    }
+
+    async fn connection(&mut self, stream: &mut TcpStream) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        self.templates.clear();
+        self.unsent.clear();
+        self.writer = Writer::default();
+        let mut reader = Reader::default();
+        let (mut octets, mut datagram) = (vec![0; 65_536], vec![0; 65_536]);
+        loop {
+            let due = self.due();
+            let socket = self.side.as_ref().map(|(_, socket)| socket.clone());
+            if !self.unsent.is_empty() {
+                let sent = match stream.try_write(&self.unsent) {
+                    Ok(sent) => sent,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+                    Err(error) => return Err(error),
+                };
+                self.unsent.drain(..sent);
+                if self.unsent.len() > MAX_UNSENT {
+                    return Err(io::Error::other("the replicator reads too slowly"));
+                }
+            }
+            let (mut from, mut to) = stream.split();
+            tokio::select! {
+                read = from.read(&mut octets) => {
+                    let read = read?;
+                    if read == 0 {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    reader.push(&octets[..read]);
+                    while let Some(frame) = reader.read().map_err(io::Error::other).inspect_err(|_| BAD.inc())? {
+                        self.frame(frame).await?;
+                    }
+                }
+                received = receive(socket, &mut datagram) => self.datagram(&datagram[..received]),
+                () = sleep_until(due) => self.timeout(),
+                sent = to.write(&self.unsent), if !self.unsent.is_empty() => drop(self.unsent.drain(..sent?)),
+            }
+            self.flush();
+        }
+    }
+
+    fn due(&self) -> Option<std::time::Instant> {
+        self.side.as_ref().and_then(|(side, _)| of_side!(side, clone => clone.poll_timeout()))
+    }
+
+    fn timeout(&mut self) {
+        if let Some((side, _)) = &mut self.side {
+            of_side!(side, clone => clone.handle_timeout(time::now_std()));
+        }
+    }
+
+    fn datagram(&mut self, first: &[u8]) {
+        let Some((side, socket)) = &mut self.side else { return };
+        let now = time::now_std();
+        of_side!(side, clone => clone.handle_datagram(now, first));
+        // Those that wait as well, before any is answered.
+        let mut datagram = [0; 4096];
+        for _ in 0..64 {
+            let Ok(length) = socket.try_recv(&mut datagram) else { break };
+            of_side!(side, clone => clone.handle_datagram(now, &datagram[..length]));
+        }
+    }
+
+    /// Sends what is to be sent, and tells what has happened.
+    fn flush(&mut self) {
+        let Some((side, socket)) = &mut self.side else { return };
+        while let Some(datagram) = of_side!(side, clone => clone.poll_transmit()) {
+            // What is lost is repeated.
+            let _ = socket.try_send(&datagram);
+        }
+        while let Some(event) = of_side!(side, clone => clone.poll_event()) {
+            let frame = match event {
+                Event::Made(handle, made) => Frame::Made(handle, made),
+                Event::Refused(handle, why) => Frame::Refused(handle, why),
+                Event::Ended(handle) => Frame::Ended(handle),
+                Event::Request { handle, sequence, octets } => Frame::Request { handle, sequence, octets },
+            };
+            self.writer.write(&frame, &mut self.unsent);
+        }
+    }
+
+    fn say(&mut self, frame: &Frame) {
+        self.writer.write(frame, &mut self.unsent);
+    }
+
+    async fn frame(&mut self, frame: Frame) -> io::Result<()> {
+        let now = time::now_std();
+        if let Frame::Hello { version, n4, started, resume } = frame {
+            if version != VERSION {
+                return Err(io::Error::other(format!(
+                    "the replicator speaks version {version}, not {VERSION}"
+                )));
+            }
+            self.open(n4, started, resume).await?;
+            self.say(&Frame::Ready);
+            return Ok(());
+        }
+        let Some((side, _)) = &mut self.side else { return Err(io::Error::other("no greeting")) };
+        match frame {
+            Frame::Template { number, octets } => {
+                self.templates.insert(number, Template::decode(&octets).map_err(io::Error::other)?);
+            }
+            Frame::Make { handle, subject, control, address, templates, stored } => {
+                match script(
+                    &self.templates,
+                    subject,
+                    control,
+                    address,
+                    &templates,
+                    &stored,
+                    matches!(side, Sides::N4(_)),
+                ) {
+                    Some(script) => of_side!(side, clone => clone.make(now, handle, script)),
+                    None => self.say(&Frame::Refused(handle, Why::Unreadable)),
+                }
+            }
+            Frame::Adopt { handle, control, made } => {
+                of_side!(side, clone => clone.adopt(handle, control, made))
+            }
+            Frame::Replay { handle, control, octets } => {
+                of_side!(side, clone => clone.replay(now, handle, control, octets));
+            }
+            Frame::Later { handle, octets } => of_side!(side, clone => clone.later(now, handle, octets)),
+            Frame::End(handle) => of_side!(side, clone => clone.end(now, handle)),
+            Frame::Answer { handle, sequence, octets } => {
+                of_side!(side, clone => clone.answer(handle, sequence, octets));
+            }
+            _ => return Err(io::Error::other("a frame of the wrong direction")),
+        }
+        Ok(())
+    }
+
+    /// Opens the socket of a protocol, unless it is open.
+    async fn open(&mut self, n4: bool, started: u32, resume: bool) -> io::Result<()> {
+        if matches!((&self.side, n4), (Some((Sides::S11(_), _)), false) | (Some((Sides::N4(_), _)), true)) {
+            return Ok(());
+        }
+        let port = if n4 { N4_PORT } else { S11_PORT };
+        let options =
+            net::udp::Options { receive_buffer: Some(QUEUE), send_buffer: Some(QUEUE), ..Default::default() };
+        let socket = net::udp::bind_std(SocketAddr::new(self.config.control, port), options)?;
+        socket.connect(SocketAddr::new(self.config.clone, port))?;
+        socket.set_nonblocking(true)?;
+        let socket = UdpSocket::from_std(socket)?;
+        let limits = Limits { window: self.config.window.max(1), ..Limits::default() };
+        let secret = time::now_ns() as u32;
+        let side = if n4 {
+            let gtpu = self.config.gtpu.ok_or_else(|| io::Error::other("`gtpu` is needed for N4"))?;
+            let n4 = N4 { own: self.config.control, started, gtpu };
+            if !resume {
+                associate(&socket, &n4, secret & 0xff_ffff).await?;
+            }
+            Sides::N4(Clone::new(n4, limits, secret))
+        } else {
+            Sides::S11(Clone::new(S11 { restart_counter: started as u8 }, limits, secret))
+        };
+        self.side = Some((side, Arc::new(socket)));
+        Ok(())
+    }
+}
+
+/// Sets up the association with a UPF, without which it refuses sessions (TS 29.244 §6.2.6). An older one ends with its sessions.
+async fn associate(socket: &UdpSocket, n4: &N4, sequence: u32) -> io::Result<()> {
+    let request = n4.association(sequence);
+    let mut datagram = [0; 4096];
+    for _ in 0..ASSOCIATION_TRIES {
+        socket.send(&request).await?;
+        let answer = async {
+            loop {
+                // Another message comes again.
+                if let Ok(length) = socket.recv(&mut datagram).await
+                    && let Some(is_accepted) = N4::is_associated(&datagram[..length])
+                {
+                    return is_accepted;
+                }
+            }
+        };
+        match time::timeout(ASSOCIATION_WAIT, answer).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => return Err(io::Error::other("the clone refuses the association")),
+            Err(_) => continue,
+        }
+    }
+    Err(io::Error::other("the clone does not answer on N4"))
+}
+
+/// The messages of a user, made of its templates.
+fn script(
+    templates: &HashMap<u16, Template>,
+    subject: u64,
+    control: u64,
+    address: Option<std::net::Ipv4Addr>,
+    numbers: &[u16],
+    mut stored: &[u8],
+    wide: bool,
+) -> Option<Script> {
+    let bearers = address.map(|address| Bearer { id: 0, uplink: 0, ipv4: Some(address), ipv6: None });
+    let mut record =
+        Record { subject, control, wide, bearers: bearers.into_iter().collect(), ..Record::default() };
+    for number in numbers {
+        let length = templates.get(number)?.stored();
+        record.messages.push(Kept { template: *number, stored: stored.split_off(..length)?.into() });
+    }
+    let session = Session::of(&record, |number| templates.get(&number)).ok().filter(|_| stored.is_empty())?;
+    Some(Script { control, requests: session.requests })
+}
+
+async fn receive(socket: Option<Arc<UdpSocket>>, datagram: &mut [u8]) -> usize {
+    let Some(socket) = socket else { return std::future::pending().await };
+    loop {
+        match socket.recv(datagram).await {
+            Ok(length) => return length,
+            // Nobody listens at the clone (yet): the request is repeated.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
+            Err(error) => {
+                tracing::warn!(%error, "cannot receive from the clone");
+                time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn sleep_until(due: Option<std::time::Instant>) {
+    match due {
+        Some(due) => time::sleep(due.saturating_duration_since(time::now_std())).await,
+        None => std::future::pending().await,
+    }
+}

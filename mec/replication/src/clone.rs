@@ -1,0 +1,593 @@
+//! Makes sessions at another anchor, as the control plane that it takes us for (SEL-1…3, SEL-8, CAP-5). No socket and no clock.
+//!
+//! A user's *script* is the requests that its record has, in order; the next one goes when the anchor has accepted the one before it. Many
+//! users are under way at once. In naïve replication one message is, and nothing is altered unless the anchor has given the user another
+//! TEID (NAI-1…3). Otherwise requests get new sequence numbers, and the TEID or SEID that this anchor gave.
+//!
+//! What differs between S11 and N4 is a [`Side`]. What the anchor asks beyond what a script answers is for the control plane
+//! ([`Event::Request`]); Echo and heartbeats are answered here.
+//!
+//! Contract: after every call, send what [`Clone::poll_transmit`] gives and take what [`Clone::poll_event`] gives, until there is no more;
+//! call [`Clone::handle_timeout`] at the time of [`Clone::poll_timeout`]. Each user of [`Clone::make`] ends in one [`Event::Made`] or
+//! [`Event::Refused`].
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use foldhash::HashMap;
+
+use crate::record::Bearer;
+
+/// Answers that are remembered for requests that come again.
+const REMEMBERED: usize = 4096;
+
+/// Limits and timers of the control plane that a clone takes us for.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Users that are made at once.
+    pub window: usize,
+    /// Time until a request is repeated.
+    pub repeat: Duration,
+    /// How often it is repeated.
+    pub repeats: u32,
+    /// How long the clone may take to ask for a bearer that the first anchor had.
+    pub bearer_patience: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        let (repeat, bearer_patience) = (Duration::from_millis(500), Duration::from_secs(2));
+        Limits { window: 64, repeat, repeats: 4, bearer_patience }
+    }
+}
+
+/// A user among those that are made here, as its owner names it.
+pub type Handle = u32;
+
+/// What a clone gave a user.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Made {
+    /// By what the control plane addresses it: TEID or SEID.
+    pub anchor: u64,
+    /// Tunnels and addresses.
+    pub bearers: Vec<Bearer>,
+}
+
+/// Why a clone does not have a user, or no longer as the first anchor has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Why {
+    /// It refuses with this cause.
+    #[error("it refuses with cause {0}")]
+    Cause(u8),
+    /// It does not answer.
+    #[error("it does not answer")]
+    Silent,
+    /// It does not ask for the dedicated bearers that the first anchor asked for.
+    #[error("it does not create the dedicated bearers that the first anchor created")]
+    NoBearer,
+    /// What is kept cannot be read.
+    #[error("what is kept of it cannot be read, or is not all")]
+    Unreadable,
+    /// Another user here is addressed in the same way.
+    #[error("another user has its TEID or SEID")]
+    Taken,
+}
+
+/// What has become of a user at a clone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// It is there.
+    Made(Handle, Made),
+    /// It is not; what was there of it ends.
+    Refused(Handle, Why),
+    /// It is there no longer.
+    Ended(Handle),
+    /// The clone asks the control plane something.
+    Request {
+        /// The user.
+        handle: Handle,
+        /// The clone's transaction, for the answer.
+        sequence: u32,
+        /// The request.
+        octets: Vec<u8>,
+    },
+}
+
+/// What a message is to its receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Is answered.
+    Request,
+    /// Is answered by a request with its number, or by its failure.
+    Command,
+    /// Answers.
+    Response,
+    /// Neither.
+    Other,
+}
+
+/// The head of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// What it is.
+    pub kind: Kind,
+    /// Its type; a response's is the next one of its request's.
+    pub code: u8,
+    /// TEID or SEID of its receiver.
+    pub to: Option<u64>,
+    /// Its transaction.
+    pub sequence: u32,
+    /// Where it ends.
+    pub length: usize,
+}
+
+/// What to do with a request of a script.
+#[derive(Debug)]
+pub enum Prepared {
+    /// Send it.
+    Send(Vec<u8>),
+    /// It is not to be sent, but was noted.
+    Noted,
+}
+
+/// What an answer says.
+#[derive(Debug)]
+pub enum Answered {
+    /// Accepted.
+    Accepted,
+    /// Refused, with its cause.
+    Refused(u8),
+    /// To be asked in another way.
+    Again(Vec<u8>),
+}
+
+/// A user at a clone.
+#[derive(Debug, Default)]
+pub struct User<T> {
+    /// By what the anchor addresses the control plane.
+    pub control: u64,
+    /// By what the control plane addresses the anchor; 0: not known yet.
+    pub anchor: u64,
+    /// Tunnels and addresses.
+    pub bearers: Vec<Bearer>,
+    /// Requests to send, in order.
+    pub script: VecDeque<Vec<u8>>,
+    /// What the protocol needs to know beyond.
+    pub state: T,
+    /// The request under way.
+    waits: Option<u32>,
+    /// Until when the anchor is waited for.
+    patience: Option<Instant>,
+    made: bool,
+    ending: bool,
+    /// To be made when it has ended.
+    again: Option<Script>,
+}
+
+/// A control plane's side of a protocol.
+pub trait Side {
+    /// Of each user.
+    type State: Default + std::fmt::Debug;
+
+    /// The bits of a sequence number.
+    const SEQUENCES: u32;
+
+    /// The head of the first message of some octets.
+    fn head(octets: &[u8]) -> Option<Head>;
+    /// Writes a receiver and a sequence number.
+    fn patch(octets: &mut [u8], to: u64, sequence: u32);
+    /// A request of a script. It may take more of the script.
+    fn prepare(&self, user: &mut User<Self::State>, octets: Vec<u8>) -> Prepared;
+    /// An answer to a request of a script.
+    fn answered(&self, user: &mut User<Self::State>, request: &[u8], answer: &[u8]) -> Answered;
+    /// The answer to a request of the anchor, if it is known.
+    fn asked(&self, user: &mut User<Self::State>, request: &[u8]) -> Option<Vec<u8>>;
+    /// Whether all is there that the script is to lead to.
+    fn is_complete(user: &User<Self::State>) -> bool;
+    /// A request that ends the session.
+    fn end(&self, user: &User<Self::State>) -> Vec<u8>;
+    /// Whether this code is that of such a request.
+    fn is_end(code: u8) -> bool;
+    /// The answer to a request that is about no user; `None` for one that is.
+    fn node(&self, head: Head, octets: &[u8]) -> Option<Vec<u8>>;
+    /// The answer to a request for a user who is not here.
+    fn nobody(&self, head: Head) -> Option<Vec<u8>>;
+}
+
+#[derive(Debug)]
+struct Sent {
+    handle: Handle,
+    octets: Vec<u8>,
+    due: Instant,
+    left: u32,
+}
+
+/// A session as [`Clone::make`] gets it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Script {
+    /// By what the anchor addresses the control plane.
+    pub control: u64,
+    /// The requests that make it, in order.
+    pub requests: Vec<Vec<u8>>,
+}
+
+/// The control plane's side towards one anchor.
+#[derive(Debug)]
+pub struct Clone<S: Side> {
+    side: S,
+    limits: Limits,
+    sequence: u32,
+    users: HashMap<Handle, User<S::State>>,
+    by_control: HashMap<u64, Handle>,
+    sent: HashMap<u32, Sent>,
+    /// Requests by when they are repeated.
+    due: BTreeSet<(Instant, u32)>,
+    /// Users for whom the anchor is waited, by until when.
+    patience: BTreeSet<(Instant, Handle)>,
+    waiting: VecDeque<Handle>,
+    /// Messages of naïve replication, with their users.
+    naive: VecDeque<(Handle, Vec<u8>)>,
+    answered: HashMap<u32, Vec<u8>>,
+    answered_order: VecDeque<u32>,
+    transmits: VecDeque<Vec<u8>>,
+    events: VecDeque<Event>,
+}
+
+impl<S: Side> Clone<S> {
+    /// `secret`: where sequence numbers begin.
+    pub fn new(side: S, limits: Limits, secret: u32) -> Clone<S> {
+        Clone {
+            side,
+            limits,
+            sequence: secret,
+            users: HashMap::default(),
+            by_control: HashMap::default(),
+            sent: HashMap::default(),
+            due: BTreeSet::new(),
+            patience: BTreeSet::new(),
+            waiting: VecDeque::new(),
+            naive: VecDeque::new(),
+            answered: HashMap::default(),
+            answered_order: VecDeque::new(),
+            transmits: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Makes a session. One that is there is made already, and told again.
+    pub fn make(&mut self, now: Instant, handle: Handle, script: Script) {
+        if let Some(user) = self.users.get_mut(&handle) {
+            if user.ending {
+                user.again = Some(script);
+            } else if user.made {
+                self.events.push_back(Event::Made(handle, user.refs()));
+            }
+            return;
+        }
+        self.begin(handle, script);
+        self.fill(now);
+    }
+
+    fn begin(&mut self, handle: Handle, script: Script) {
+        if self.by_control.contains_key(&script.control) {
+            return self.events.push_back(Event::Refused(handle, Why::Taken));
+        }
+        self.by_control.insert(script.control, handle);
+        let user = User { control: script.control, script: script.requests.into(), ..User::default() };
+        self.users.insert(handle, user);
+        self.waiting.push_back(handle);
+    }
+
+    /// A session is there already: another agent has made it.
+    pub fn adopt(&mut self, handle: Handle, control: u64, made: Made) {
+        let Made { anchor, bearers } = made;
+        self.by_control.insert(control, handle);
+        self.users.insert(handle, User { control, anchor, bearers, made: true, ..User::default() });
+    }
+
+    /// Replays messages as they are, one after another. A user is made when its last one is answered.
+    pub fn replay(&mut self, now: Instant, handle: Handle, control: u64, octets: Vec<u8>) {
+        self.users.entry(handle).or_insert_with(|| User { control, ..User::default() });
+        self.by_control.insert(control, handle);
+        self.naive.push_back((handle, octets));
+        self.fill(now);
+    }
+
+    /// Has the anchor do what the control plane has asked of the first one since (CAP-6, SEL-8).
+    pub fn later(&mut self, now: Instant, handle: Handle, octets: Vec<u8>) {
+        let Some(user) = self.users.get_mut(&handle).filter(|user| !user.ending) else { return };
+        user.script.push_back(octets);
+        if user.made {
+            self.step(now, handle);
+        }
+    }
+
+    /// Ends a session at the anchor; [`Event::Ended`] says when.
+    pub fn end(&mut self, now: Instant, handle: Handle) {
+        let Some(user) = self.users.get_mut(&handle) else {
+            return self.events.push_back(Event::Ended(handle));
+        };
+        user.script.clear();
+        user.again = None;
+        user.ending = true;
+        self.step(now, handle);
+    }
+
+    /// The control plane's answer to a request of the anchor.
+    pub fn answer(&mut self, handle: Handle, sequence: u32, mut octets: Vec<u8>) {
+        let Some(user) = self.users.get(&handle) else { return };
+        S::patch(&mut octets, user.anchor, sequence);
+        self.transmit_answer(sequence, octets);
+    }
+
+    /// Users that are here or under way.
+    pub fn handles(&self) -> impl Iterator<Item = Handle> {
+        self.users.keys().copied()
+    }
+
+    /// The next datagram to the anchor.
+    pub fn poll_transmit(&mut self) -> Option<Vec<u8>> {
+        self.transmits.pop_front()
+    }
+
+    /// What has become of users.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When to call [`Clone::handle_timeout`].
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let first = |all: &BTreeSet<(Instant, u32)>| all.first().map(|(due, _)| *due);
+        first(&self.due).into_iter().chain(first(&self.patience)).min()
+    }
+
+    /// Repeats what was not answered, and gives up on what was repeated enough.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some((_, sequence)) = self.due.first().copied().filter(|(due, _)| *due <= now) {
+            self.due.pop_first();
+            let Some(sent) = self.sent.get_mut(&sequence) else { continue };
+            if sent.left == 0 {
+                let handle = sent.handle;
+                self.sent.remove(&sequence);
+                self.fail(now, handle, Why::Silent);
+                continue;
+            }
+            sent.left -= 1;
+            sent.due = now + self.limits.repeat;
+            self.due.insert((sent.due, sequence));
+            self.transmits.push_back(sent.octets.clone());
+        }
+        while let Some((until, handle)) = self.patience.first().copied().filter(|(until, _)| *until <= now) {
+            self.patience.remove(&(until, handle));
+            self.fail(now, handle, Why::NoBearer);
+        }
+        self.fill(now);
+    }
+
+    /// Takes a datagram of the anchor.
+    pub fn handle_datagram(&mut self, now: Instant, octets: &[u8]) {
+        let mut rest = octets;
+        // A second message may ride on the first.
+        for _ in 0..2 {
+            let Some(head) = S::head(rest) else { break };
+            let Some((message, after)) = rest.split_at_checked(head.length) else { break };
+            match head.kind {
+                Kind::Response => self.response(now, head, message),
+                Kind::Request => self.request(now, head, message),
+                Kind::Command | Kind::Other => {}
+            }
+            rest = after;
+        }
+        self.fill(now);
+    }
+
+    /// Starts as many users as may be under way.
+    fn fill(&mut self, now: Instant) {
+        while self.sent.is_empty()
+            && let Some((handle, octets)) = self.naive.pop_front()
+        {
+            self.send_as_is(now, handle, octets);
+        }
+        while self.sent.len() < self.limits.window
+            && let Some(handle) = self.waiting.pop_front()
+        {
+            self.step(now, handle);
+        }
+    }
+
+    fn send_as_is(&mut self, now: Instant, handle: Handle, mut octets: Vec<u8>) {
+        let Some(head) = S::head(&octets) else { return };
+        let Some(user) = self.users.get_mut(&handle) else { return };
+        if user.anchor != 0 && head.to.is_some_and(|to| to != 0) {
+            S::patch(&mut octets, user.anchor, head.sequence);
+        }
+        user.waits = Some(head.sequence);
+        self.send(now, handle, head.sequence, octets);
+    }
+
+    fn send(&mut self, now: Instant, handle: Handle, sequence: u32, octets: Vec<u8>) {
+        let due = now + self.limits.repeat;
+        self.transmits.push_back(octets.clone());
+        self.due.insert((due, sequence));
+        self.sent.insert(sequence, Sent { handle, octets, due, left: self.limits.repeats });
+    }
+
+    /// What was sent, which is no longer repeated.
+    fn settled(&mut self, sequence: u32) -> Option<Sent> {
+        let sent = self.sent.remove(&sequence)?;
+        self.due.remove(&(sent.due, sequence));
+        if let Some(user) = self.users.get_mut(&sent.handle).filter(|user| user.waits == Some(sequence)) {
+            user.waits = None;
+        }
+        Some(sent)
+    }
+
+    fn next_sequence(&mut self, is_command: bool) -> u32 {
+        // The top bit is that of commands (TS 29.274 §7.6); PFCP has none, and no need of so many numbers.
+        let of_command = S::SEQUENCES / 2;
+        loop {
+            self.sequence = self.sequence.wrapping_add(1) % of_command;
+            let sequence = self.sequence | if is_command { of_command } else { 0 };
+            if !self.sent.contains_key(&sequence) {
+                return sequence;
+            }
+        }
+    }
+
+    fn request_of(&mut self, now: Instant, handle: Handle, mut octets: Vec<u8>) {
+        let is_command = S::head(&octets).is_some_and(|head| head.kind == Kind::Command);
+        let sequence = self.next_sequence(is_command);
+        let Some(user) = self.users.get_mut(&handle) else { return };
+        user.waits = Some(sequence);
+        S::patch(&mut octets, user.anchor, sequence);
+        self.send(now, handle, sequence, octets);
+    }
+
+    /// Sends the next request of a user, or says that it is made.
+    fn step(&mut self, now: Instant, handle: Handle) {
+        loop {
+            let Some(user) = self.users.get_mut(&handle) else { return };
+            if user.waits.is_some() {
+                return;
+            }
+            if user.ending {
+                if user.anchor == 0 {
+                    return self.forget(handle);
+                }
+                let request = self.side.end(user);
+                return self.request_of(now, handle, request);
+            }
+            let Some(octets) = user.script.pop_front() else { break };
+            if let Prepared::Send(octets) = self.side.prepare(user, octets) {
+                return self.request_of(now, handle, octets);
+            }
+        }
+        let Some(user) = self.users.get_mut(&handle) else { return };
+        if !S::is_complete(user) {
+            if user.patience.is_none() {
+                let until = now + self.limits.bearer_patience;
+                user.patience = Some(until);
+                self.patience.insert((until, handle));
+            }
+            return;
+        }
+        if let Some(until) = user.patience.take() {
+            self.patience.remove(&(until, handle));
+        }
+        let is_replayed = self.naive.iter().any(|(of, _)| *of == handle);
+        if !user.made && !is_replayed {
+            user.made = true;
+            self.events.push_back(Event::Made(handle, user.refs()));
+        }
+    }
+
+    fn response(&mut self, now: Instant, head: Head, octets: &[u8]) {
+        let code_of = |octets: &[u8]| S::head(octets).map(|head| head.code);
+        let fits = |sent: &Sent| code_of(&sent.octets).is_some_and(|code| head.code == code.wrapping_add(1));
+        if !self.sent.get(&head.sequence).is_some_and(fits) {
+            // Late, or twice.
+            return;
+        }
+        let Some(sent) = self.settled(head.sequence) else { return };
+        let handle = sent.handle;
+        let Some(user) = self.users.get_mut(&handle) else { return };
+        let answered = self.side.answered(user, &sent.octets, octets);
+        let was_end = code_of(&sent.octets).is_some_and(S::is_end);
+        // Of a UE with several PDN connections each ends for itself. A refusal says that there is none.
+        if was_end && (user.bearers.is_empty() || user.ending && !matches!(answered, Answered::Accepted)) {
+            return self.forget(handle);
+        }
+        match answered {
+            Answered::Accepted => self.step(now, handle),
+            Answered::Refused(cause) => self.fail(now, handle, Why::Cause(cause)),
+            Answered::Again(octets) => self.request_of(now, handle, octets),
+        }
+    }
+
+    /// A user cannot be made, or not changed as at the first anchor.
+    fn fail(&mut self, now: Instant, handle: Handle, why: Why) {
+        let Some(user) = self.users.get_mut(&handle) else { return };
+        self.naive.retain(|(of, _)| *of != handle);
+        if let Some(until) = user.patience.take() {
+            self.patience.remove(&(until, handle));
+        }
+        if user.ending {
+            return self.forget(handle);
+        }
+        self.events.push_back(Event::Refused(handle, why));
+        user.waits = None;
+        user.script.clear();
+        user.state = S::State::default();
+        user.ending = true;
+        self.step(now, handle);
+    }
+
+    fn forget(&mut self, handle: Handle) {
+        if let Some(user) = self.users.remove(&handle) {
+            if self.by_control.get(&user.control) == Some(&handle) {
+                self.by_control.remove(&user.control);
+            }
+            match user.again {
+                Some(script) => self.begin(handle, script),
+                None => self.events.push_back(Event::Ended(handle)),
+            }
+        }
+    }
+
+    fn request(&mut self, now: Instant, head: Head, octets: &[u8]) {
+        if let Some(answer) = self.side.node(head, octets) {
+            return self.transmits.push_back(answer);
+        }
+        if let Some(answer) = self.answered.get(&head.sequence) {
+            return self.transmits.push_back(answer.clone());
+        }
+        let handle = head.to.and_then(|to| self.by_control.get(&to)).copied();
+        let Some((handle, user)) = handle.and_then(|handle| Some((handle, self.users.get_mut(&handle)?)))
+        else {
+            return self.transmits.extend(self.side.nobody(head));
+        };
+        let answer = self.side.asked(user, octets);
+        let anchor = user.anchor;
+        let is_of_command =
+            |sent: &Sent| S::head(&sent.octets).is_some_and(|head| head.kind == Kind::Command);
+        let triggered = self.sent.get(&head.sequence).is_some_and(is_of_command);
+        if triggered {
+            self.settled(head.sequence);
+        }
+        match answer {
+            Some(mut answer) => {
+                S::patch(&mut answer, anchor, head.sequence);
+                self.transmit_answer(head.sequence, answer);
+                self.step(now, handle);
+            }
+            None => {
+                self.events.push_back(Event::Request {
+                    handle,
+                    sequence: head.sequence,
+                    octets: octets.to_vec(),
+                });
+                if triggered {
+                    self.step(now, handle);
+                }
+            }
+        }
+    }
+
+    fn transmit_answer(&mut self, sequence: u32, octets: Vec<u8>) {
+        self.transmits.push_back(octets.clone());
+        if self.answered.insert(sequence, octets).is_none() {
+            self.answered_order.push_back(sequence);
+        }
+        if self.answered_order.len() > REMEMBERED
+            && let Some(oldest) = self.answered_order.pop_front()
+        {
+            self.answered.remove(&oldest);
+        }
+    }
+}
+
+impl<T> User<T> {
+    fn refs(&self) -> Made {
+        Made { anchor: self.anchor, bearers: self.bearers.clone() }
+    }
+}

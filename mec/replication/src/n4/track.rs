@@ -1,0 +1,324 @@
+//! Follows the messages between SMFs and a UPF, and keeps of each session the requests that make it again.
+//!
+//! Only what the other end has accepted counts (CAP-8). A later modification takes the place of an earlier one if it changes all that
+//! the earlier one changed. What a restart of either end takes away, goes (STO-3).
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use pfcp::codec::Value as _;
+use pfcp::message::*;
+use pfcp::{ApplyAction, FTeid, UeIpAddress, ie};
+
+use super::{spots, tree};
+use crate::record::{Bearer, prefix};
+use crate::session::Session;
+use crate::table::Table;
+use crate::template::Misfit;
+use crate::track::{Datagram, Effect, INCOMPLETE, Peers, Pending, UNKNOWN, UNMATCHED, UNREADABLE};
+
+/// The sessions of one UPF.
+#[derive(Debug)]
+pub struct Tracker {
+    anchor: IpAddr,
+    table: Table,
+    peers: Peers,
+    pending: Pending,
+    /// Most sessions.
+    most: usize,
+}
+
+impl Tracker {
+    /// No sessions yet, and never more than `most`.
+    pub fn new(anchor: IpAddr, most: usize) -> Tracker {
+        Tracker {
+            anchor,
+            table: Table::default(),
+            peers: Peers::default(),
+            pending: Pending::default(),
+            most,
+        }
+    }
+
+    /// With what was kept.
+    pub fn restored(anchor: IpAddr, most: usize, table: Table, peers: Peers) -> Tracker {
+        Tracker { table, peers, ..Tracker::new(anchor, most) }
+    }
+
+    /// The records.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The records, to take changes from.
+    pub fn table_mut(&mut self) -> &mut Table {
+        &mut self.table
+    }
+
+    /// The SMFs.
+    pub fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
+    /// The session of a record.
+    pub fn session(&self, number: u32) -> Option<Session> {
+        Session::load(&self.table, number)
+    }
+
+    /// Takes a captured datagram.
+    pub fn observe(&mut self, now: Instant, datagram: Datagram, effects: &mut Vec<Effect>) {
+        let mut rest = datagram.octets;
+        while let Ok((header, _, after)) = Header::decode(rest) {
+            let message = &rest[..rest.len() - after.len()];
+            if self.message(now, datagram, header, message, effects).is_err() {
+                INCOMPLETE.inc();
+            }
+            if !header.follow_on || after.is_empty() {
+                return;
+            }
+            rest = after;
+        }
+        UNREADABLE.inc();
+    }
+
+    fn message(
+        &mut self,
+        now: Instant,
+        datagram: Datagram,
+        header: Header,
+        octets: &[u8],
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Misfit> {
+        let Datagram { control, by_control, .. } = datagram;
+        if header.message_type.is_request() {
+            self.pending.note(now, (control, by_control, header.sequence), octets);
+            return Ok(());
+        }
+        let key = (control, !by_control, header.sequence);
+        let fits = |request: &[u8]| request.get(1).is_some_and(|code| code + 1 == header.message_type as u8);
+        if !self.pending.get(key).is_some_and(fits) {
+            UNMATCHED.inc();
+            if by_control {
+                effects.push(Effect::Answer { control, sequence: header.sequence, octets: octets.to_vec() });
+            }
+            return Ok(());
+        }
+        let Some(asked) = self.pending.answered(key) else { return Ok(()) };
+        let answer = Message::decode(octets).map(|(_, message)| message);
+        match answer {
+            Ok(Message::HeartbeatResponse(answer)) => {
+                // Who answered; whoever only claims to be it cannot answer the other end's question.
+                let end = if by_control { control } else { self.anchor };
+                if self.peers.has_restarted(end, answer.recovery_time_stamp.0) {
+                    self.lost(by_control.then_some(control), effects);
+                }
+                Ok(())
+            }
+            Ok(Message::AssociationSetupResponse(answer)) if answer.cause.is_accepted() => {
+                let end = if by_control { control } else { self.anchor };
+                if self.peers.has_restarted(end, answer.recovery_time_stamp.0) {
+                    self.lost(by_control.then_some(control), effects);
+                }
+                Ok(())
+            }
+            Ok(Message::SessionEstablishmentResponse(answer)) if answer.cause.is_accepted() => {
+                self.established(control, &asked, &answer, effects)
+            }
+            Ok(Message::SessionModificationResponse(answer)) if answer.cause.is_accepted() => {
+                self.modified(control, &asked, &answer, effects)
+            }
+            Ok(Message::SessionDeletionResponse(answer)) if answer.cause.is_accepted() => {
+                let seid = Header::decode(&asked).ok().and_then(|(header, ..)| header.seid);
+                if let Some(number) = seid.and_then(|seid| self.table.by_anchor(seid)) {
+                    self.table.remove(number);
+                    effects.push(Effect::Ended(number));
+                }
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+            Err(_) => {
+                UNREADABLE.inc();
+                Ok(())
+            }
+        }
+    }
+
+    fn established(
+        &mut self,
+        control: IpAddr,
+        asked: &[u8],
+        answer: &SessionEstablishmentResponse,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Misfit> {
+        let Ok((_, Message::SessionEstablishmentRequest(request))) = Message::decode(asked) else {
+            return Err(Misfit);
+        };
+        let up_seid = answer.up_f_seid.ok_or(Misfit)?.seid;
+        let cp_seid = request.cp_f_seid.seid;
+        let peer = self.peers.number(control)?;
+        let before = self.table.by_subject(peer, cp_seid).or_else(|| self.table.by_anchor(up_seid));
+        if before.is_none() && self.table.len() >= self.most {
+            return Err(Misfit);
+        }
+        let chosen = Chosen::of(&answer.created_pdrs);
+        let mut session = Session {
+            peer,
+            subject: cp_seid,
+            control: cp_seid,
+            anchor: up_seid,
+            wide: true,
+            ..Session::default()
+        };
+        session.requests.push(chosen.write(asked));
+        settle(&mut session);
+        let number = session.save(&mut self.table, before, spots)?;
+        effects.push(Effect::Began { number, request: asked.to_vec() });
+        Ok(())
+    }
+
+    fn modified(
+        &mut self,
+        control: IpAddr,
+        asked: &[u8],
+        answer: &SessionModificationResponse,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Misfit> {
+        let Ok((header, ..)) = Header::decode(asked) else { return Err(Misfit) };
+        let Some(number) = header.seid.and_then(|seid| self.table.by_anchor(seid)) else {
+            UNKNOWN.inc();
+            return Ok(());
+        };
+        let Some(mut session) = self.session(number) else { return Ok(()) };
+        session.peer = self.peers.number(control)?;
+        let request = Chosen::of(&answer.created_pdrs).write(asked);
+        if let Some(moved) =
+            tree::find(&request[tree::HEADER..], ie::F_SEID).and_then(|value| value.get(1..9)?.first_chunk())
+        {
+            session.control = u64::from_be_bytes(*moved);
+        }
+        let says = tree::updates(&request);
+        if says.as_ref().is_some_and(|says| says.is_empty()) {
+            return Ok(());
+        }
+        if let Some(new) = &says {
+            let is_said = |old: &Vec<u8>| {
+                old.get(1) == Some(&(MessageType::SessionModificationRequest as u8))
+                    && tree::updates(old).is_some_and(|old| old.is_subset(new))
+            };
+            session.requests.retain(|old| !is_said(old));
+        }
+        session.requests.push(request.clone());
+        settle(&mut session);
+        if let Err(misfit) = session.save(&mut self.table, Some(number), spots) {
+            if let Some(before) = self.session(number) {
+                Session { incomplete: true, ..before }.save(&mut self.table, Some(number), spots)?;
+            }
+            return Err(misfit);
+        }
+        effects.push(Effect::Changed { number, request, is_asked: true });
+        Ok(())
+    }
+
+    /// An end has restarted: its sessions are gone (TS 23.527 §4). Of one SMF, or of the UPF, which has all.
+    fn lost(&mut self, control: Option<IpAddr>, effects: &mut Vec<Effect>) {
+        let peer = control.map(|control| self.peers.find(control));
+        let is_of = |number: &u32| {
+            peer.is_none_or(|peer| self.table.view(*number).and_then(|view| view.peer()) == peer)
+        };
+        let numbers: Vec<u32> = self.table.numbers().filter(is_of).collect();
+        for number in numbers {
+            self.table.remove(number);
+            effects.push(Effect::Ended(number));
+        }
+    }
+}
+
+/// What the UP function chose, by PDR.
+struct Chosen<'a>(&'a [pfcp::CreatedPdr]);
+
+impl Chosen<'_> {
+    fn of(created: &[pfcp::CreatedPdr]) -> Chosen<'_> {
+        Chosen(created)
+    }
+
+    /// The request, with what was chosen in the place of CHOOSE.
+    fn write(&self, request: &[u8]) -> Vec<u8> {
+        tree::rewritten(request, &mut |path, value| {
+            if path != [ie::CREATE_PDR] {
+                return None;
+            }
+            let id = tree::find(value, ie::PDR_ID)?;
+            let id = u16::from_be_bytes(*id.first_chunk()?);
+            let created = self.0.iter().find(|created| created.pdr_id.0 == id)?;
+            let mut out = Vec::with_capacity(value.len() + 16);
+            tree::rewrite(value, &mut Vec::new(), &mut out, &mut |path, value| {
+                let mut octets = Vec::new();
+                match path {
+                    [ie::PDI, ie::F_TEID] if value.first()? & 4 != 0 => created.f_teid?.encode(&mut octets),
+                    [ie::PDI, ie::UE_IP_ADDRESS] if value.first()? & 0x30 != 0 => {
+                        let asked = UeIpAddress::decode(value).ok()?;
+                        let address = created.ue_ip_address?;
+                        UeIpAddress { destination: asked.destination, ..address }.encode(&mut octets);
+                    }
+                    _ => return None,
+                }
+                Some(octets)
+            });
+            Some(out)
+        })
+    }
+}
+
+/// Finds tunnels and addresses in a session's requests, and whether packets are sent to a base station.
+fn settle(session: &mut Session) {
+    let (mut uplinks, mut ipv4, mut ipv6, mut idle) = (Vec::new(), None, None, true);
+    for request in &session.requests {
+        let ies = request.get(tree::HEADER..).unwrap_or_default();
+        for (kind, value) in tree::all(ies) {
+            match kind {
+                ie::CREATE_PDR => {
+                    for (_, value) in tree::all(value).filter(|(kind, _)| *kind == ie::PDI) {
+                        let f_teid =
+                            tree::find(value, ie::F_TEID).and_then(|value| FTeid::decode(value).ok());
+                        if let Some(FTeid::Assigned { teid, .. }) = f_teid
+                            && !uplinks.contains(&teid)
+                        {
+                            uplinks.push(teid);
+                        }
+                        let ue = tree::find(value, ie::UE_IP_ADDRESS)
+                            .and_then(|value| UeIpAddress::decode(value).ok());
+                        ipv4 = ipv4.or(ue.and_then(|ue| ue.ipv4));
+                        ipv6 = ipv6.or(ue.and_then(|ue| ue.ipv6));
+                    }
+                }
+                ie::CREATE_FAR | ie::UPDATE_FAR => {
+                    let parameters = [ie::FORWARDING_PARAMETERS, ie::UPDATE_FORWARDING_PARAMETERS];
+                    let parameters = parameters.into_iter().find_map(|kind| tree::find(value, kind));
+                    let has_tunnel = parameters
+                        .is_some_and(|value| tree::find(value, ie::OUTER_HEADER_CREATION).is_some());
+                    let action =
+                        tree::find(value, ie::APPLY_ACTION).and_then(|value| ApplyAction::decode(value).ok());
+                    if action.is_some_and(|action| action.contains(ApplyAction::BUFF)) {
+                        idle = true;
+                    } else if has_tunnel {
+                        idle = false;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    let first = |at: usize| at == 0;
+    session.bearers = uplinks
+        .into_iter()
+        .take(crate::record::MOST)
+        .enumerate()
+        .map(|(at, uplink)| Bearer {
+            id: at as u8,
+            uplink,
+            ipv4: ipv4.filter(|_| first(at)),
+            ipv6: ipv6.filter(|_| first(at)).map(prefix),
+        })
+        .collect();
+    session.idle = idle;
+}

@@ -1,0 +1,854 @@
+//! The replicator: follows all anchors' sessions, has them made at others by agents, and keeps the copies as the originals are.
+//!
+//! ```text
+//!  captured messages ──► Tracker of the anchor ──► records
+//!                            │ changes                │ Make, Replay
+//!                            ▼                        ▼
+//!                        Later, End ─────────────► agent beside the clone ──► clone
+//!  MME, SMF ◄── as the original's ── requests of the clone ◄──┘
+//! ```
+//! [`Replicator::observe`] takes what was captured, [`Replicator::replicate`] makes copies, [`Replicator::remove`] ends them. A copy that
+//! is there follows its original: what the original has accepted goes to the clone too (CAP-6). What a clone asks of the control plane
+//! reaches it as the original's, under another transaction number, and the answer goes back (CAP-5).
+//!
+//! State is behind one mutex, held for microseconds, never over an await.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use foldhash::HashMap;
+use net::time::{self, Duration};
+use serde::{Deserialize, Serialize};
+use telemetry::counters::Counter;
+use tokio::sync::Notify;
+
+use crate::clone::{Made, Why};
+use crate::connection::{self, Connection};
+use crate::frame::Frame;
+use crate::session::Session;
+use crate::table::Table;
+use crate::template::{Source, Template};
+use crate::track::{Datagram, Effect, Peers};
+use crate::{n4, s11};
+
+static STALE: Counter = Counter::new("replication_stale_copies");
+static PASSED: Counter = Counter::new("replication_requests_passed");
+static UNASKED: Counter = Counter::new("replication_answers_unasked");
+
+/// How long copies may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Requests of clones whose answers are waited for.
+const MAX_ASKED: usize = 16_384;
+/// Where the numbers of transactions that clones begin start: far from those that the original counts.
+const FAR: u32 = 0x40_0000;
+
+/// The protocol by which an anchor is controlled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Protocol {
+    /// S11, of a 4G anchor.
+    #[serde(rename = "gtp-c")]
+    S11,
+    /// N4, of a UPF.
+    #[serde(rename = "pfcp")]
+    N4,
+}
+
+/// How sessions are made at a clone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scheme {
+    /// Those that are asked for, from their records, many at once (SEL).
+    #[default]
+    Selective,
+    /// All of the anchor, by all its messages as they were, one after another (NAI).
+    Naive,
+}
+
+/// Limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Most sessions of an anchor.
+    pub max_sessions: usize,
+    /// Whether messages are kept as they were, for naïve replication. It takes some 400 octets for each session.
+    pub keep_raw: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { max_sessions: 2_000_000, keep_raw: true }
+    }
+}
+
+/// An anchor, as the replicator is told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Anchor {
+    /// Its name.
+    pub name: String,
+    /// Its address on S11 or N4.
+    pub control: IpAddr,
+}
+
+/// Where a request of a clone is sent, as the original's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AsOriginal {
+    /// The original.
+    pub from: SocketAddr,
+    /// The MME or SMF.
+    pub to: SocketAddr,
+    /// The request.
+    pub octets: Vec<u8>,
+}
+
+/// Sends requests of clones to the control plane.
+pub type Send = Box<dyn Fn(AsOriginal) + std::marker::Send + Sync>;
+
+/// A session at its original, for people and the orchestrator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Listed {
+    /// Its record's number.
+    pub number: u32,
+    /// `imsi-…` or `seid-…`.
+    pub id: String,
+    /// The user's addresses; of IPv6 the prefix.
+    pub addresses: Vec<IpAddr>,
+    /// The base station that serves it.
+    pub base_station: Option<IpAddr>,
+    /// `active` or `idle`.
+    pub state: &'static str,
+    /// Tunnels: TEID at the anchor, and at the base station.
+    pub tunnels: Vec<Tunnel>,
+    /// Whether it can be made again.
+    pub complete: bool,
+}
+
+/// A tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Tunnel {
+    /// TEID at the anchor.
+    pub uplink: u32,
+    /// TEID at the base station.
+    pub downlink: Option<u32>,
+}
+
+/// A user whose copy is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Copied {
+    /// The original.
+    pub listed: Listed,
+    /// What the clone gave.
+    pub made: Made,
+}
+
+/// What [`Replicator::replicate`] has done.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Replicated {
+    /// Users whose copies are there.
+    pub done: Vec<Copied>,
+    /// Users who are not, and why: what was asked for, or the user's id.
+    pub refused: Vec<(String, String)>,
+    /// Octets to the agent and back.
+    pub octets: u64,
+}
+
+/// Why a request cannot be done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No messages of this anchor were captured.
+    #[error("no session of the anchor `{0}` is known: is its control plane behind a switch that captures?")]
+    NoSessions(String),
+    /// No such anchor.
+    #[error("there is no anchor `{0}`")]
+    Unknown(String),
+    /// It has another agent.
+    #[error("copies at `{to}` are made by the agent at {agent}; end them first (POST /v1/replicas/remove)")]
+    OtherAgent {
+        /// The target.
+        to: String,
+        /// Its agent.
+        agent: SocketAddr,
+    },
+    /// The agent is not reached.
+    #[error("the agent at {agent} cannot be reached: {why}")]
+    NoAgent {
+        /// The agent.
+        agent: SocketAddr,
+        /// Why.
+        why: String,
+    },
+    /// Messages are not kept as they were.
+    #[error("naïve replication needs `keep_raw`, or the anchor's sessions began before")]
+    NoRaw,
+}
+
+#[derive(Debug)]
+enum Tracker {
+    S11(s11::Tracker),
+    N4(n4::Tracker),
+}
+
+/// Calls a method of either tracker.
+macro_rules! of_tracker {
+    ($tracker:expr, $name:ident => $do:expr) => {
+        match $tracker {
+            Tracker::S11($name) => $do,
+            Tracker::N4($name) => $do,
+        }
+    };
+}
+
+impl Tracker {
+    fn new(protocol: Protocol, anchor: IpAddr, most: usize) -> Tracker {
+        match protocol {
+            Protocol::S11 => Tracker::S11(s11::Tracker::new(anchor, most)),
+            Protocol::N4 => Tracker::N4(n4::Tracker::new(anchor, most)),
+        }
+    }
+
+    fn table(&self) -> &Table {
+        of_tracker!(self, tracker => tracker.table())
+    }
+
+    fn peers(&self) -> &Peers {
+        of_tracker!(self, tracker => tracker.peers())
+    }
+
+    fn session(&self, number: u32) -> Option<Session> {
+        of_tracker!(self, tracker => tracker.session(number))
+    }
+
+    fn protocol(&self) -> Protocol {
+        if matches!(self, Tracker::S11(_)) { Protocol::S11 } else { Protocol::N4 }
+    }
+
+    fn listed(&self, number: u32) -> Option<Listed> {
+        let session = self.session(number)?;
+        let (id, stations) = match self {
+            Tracker::S11(_) => {
+                let imsi = s11::imsi(session.subject);
+                let id = imsi.map_or_else(
+                    || format!("subject-{:016x}", session.subject),
+                    |imsi| format!("imsi-{imsi}"),
+                );
+                (id, s11::stations(&session.requests))
+            }
+            Tracker::N4(_) => (format!("seid-{:016x}", session.subject), n4::stations(&session.requests)),
+        };
+        let downlink = |id: u8| {
+            let end = stations.iter().find(|(known, ..)| *known == id).filter(|_| !session.idle);
+            end.map(|(_, teid, _)| *teid)
+        };
+        let tunnel =
+            |bearer: &crate::record::Bearer| Tunnel { uplink: bearer.uplink, downlink: downlink(bearer.id) };
+        Some(Listed {
+            number,
+            id,
+            addresses: session.bearers.iter().flat_map(crate::record::addresses_of).collect(),
+            base_station: stations.first().map(|(.., address)| *address).filter(|_| !session.idle),
+            state: if session.idle { "idle" } else { "active" },
+            tunnels: session.bearers.iter().map(tunnel).collect(),
+            complete: !session.incomplete,
+        })
+    }
+}
+
+/// Messages of a user as they were, each with its place among all.
+type Raw = Vec<(u64, IpAddr, Vec<u8>)>;
+
+#[derive(Debug)]
+struct Original {
+    tracker: Tracker,
+    raw: HashMap<u32, Raw>,
+    raw_octets: usize,
+    order: u64,
+}
+
+/// What is known of a copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Copy {
+    Making,
+    There(Made),
+    Failed(Why),
+    Ending,
+    /// The original has begun anew, so it is of no use.
+    Stale,
+}
+
+struct Replica {
+    agent: SocketAddr,
+    original: IpAddr,
+    connection: Connection,
+    copies: HashMap<u32, Copy>,
+    /// Templates that the agent has, by the connection's count.
+    told: (u64, HashMap<u16, Arc<Template>>),
+}
+
+/// A request of a clone, for its answer.
+#[derive(Debug, Clone)]
+struct Asked {
+    replica: (String, String),
+    handle: u32,
+    sequence: u32,
+}
+
+#[derive(Default)]
+struct State {
+    originals: HashMap<(IpAddr, Protocol), Original>,
+    replicas: BTreeMap<(String, String), Replica>,
+    asked: HashMap<(IpAddr, u32), Asked>,
+    /// The same by the clone's own transaction, as it repeats its requests.
+    asking: HashMap<(u32, u32), u32>,
+    sequence: u32,
+}
+
+struct Inner {
+    config: Config,
+    anchors: Vec<Anchor>,
+    send: Send,
+    state: Mutex<State>,
+    changed: Notify,
+    started: u32,
+}
+
+/// The replicator; clones share it.
+#[derive(Clone)]
+pub struct Replicator {
+    inner: Arc<Inner>,
+}
+
+impl std::fmt::Debug for Replicator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replicator").field("anchors", &self.inner.anchors).finish_non_exhaustive()
+    }
+}
+
+impl Replicator {
+    /// `started`: when it says to clones that it has started, in seconds since 1900.
+    pub fn new(config: Config, anchors: Vec<Anchor>, started: u32, send: Send) -> Replicator {
+        let state = Mutex::new(State { sequence: FAR, ..State::default() });
+        Replicator {
+            inner: Arc::new(Inner { config, anchors, send, state, changed: Notify::new(), started }),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn anchor(&self, name: &str) -> Result<&Anchor, Refusal> {
+        let known = self.inner.anchors.iter().find(|anchor| anchor.name == name);
+        known.ok_or_else(|| Refusal::Unknown(name.chars().take(64).collect()))
+    }
+
+    /// Takes a captured datagram between a control plane and an anchor.
+    pub fn observe(&self, protocol: Protocol, anchor: IpAddr, datagram: Datagram) {
+        // Anybody can write any source on a packet.
+        if !self.inner.anchors.iter().any(|known| known.control == anchor) {
+            return;
+        }
+        let mut state = self.state();
+        let config = self.inner.config;
+        let original = state.originals.entry((anchor, protocol)).or_insert_with(|| Original {
+            tracker: Tracker::new(protocol, anchor, config.max_sessions),
+            raw: HashMap::default(),
+            raw_octets: 0,
+            order: 0,
+        });
+        let mut effects = Vec::new();
+        of_tracker!(&mut original.tracker, tracker => tracker.observe(time::now_std(), datagram, &mut effects));
+        if config.keep_raw {
+            effects.iter().for_each(|effect| original.keep(datagram.control, effect));
+        }
+        for effect in effects {
+            state.follow(anchor, effect);
+        }
+        drop(state);
+        self.inner.changed.notify_waiters();
+    }
+
+    /// Sessions, octets stored and octets of messages, of each anchor.
+    pub fn anchors(&self) -> Vec<(String, Protocol, usize, usize, usize)> {
+        let state = self.state();
+        let name = |address: IpAddr| {
+            let known = self.inner.anchors.iter().find(|anchor| anchor.control == address);
+            known.map_or_else(|| address.to_string(), |anchor| anchor.name.clone())
+        };
+        let of = |((address, protocol), original): (&(IpAddr, Protocol), &Original)| {
+            let table = original.tracker.table();
+            (name(*address), *protocol, table.len(), table.stored_octets(), original.raw_octets)
+        };
+        state.originals.iter().map(of).collect()
+    }
+
+    /// Sessions of an anchor with numbers above `behind`, at most `most`.
+    ///
+    /// # Errors
+    /// There is no such anchor.
+    pub fn sessions(&self, anchor: &str, behind: Option<u32>, most: usize) -> Result<Vec<Listed>, Refusal> {
+        let control = self.anchor(anchor)?.control;
+        let state = self.state();
+        let of_anchor = state.originals.iter().filter(|((address, _), _)| *address == control);
+        let all = of_anchor.flat_map(|(_, original)| {
+            let numbers = original
+                .tracker
+                .table()
+                .numbers()
+                .filter(|number| behind.is_none_or(|behind| *number > behind));
+            numbers.filter_map(|number| original.tracker.listed(number)).take(most)
+        });
+        Ok(all.take(most).collect())
+    }
+
+    /// Replicas: from, to, agent, copies that are there, and whether the agent is connected.
+    pub fn replicas(&self) -> Vec<(String, String, SocketAddr, usize, bool)> {
+        let of = |((from, to), replica): (&(String, String), &Replica)| {
+            let there = replica.copies.values().filter(|copy| matches!(copy, Copy::There(_))).count();
+            (from.clone(), to.clone(), replica.agent, there, replica.connection.is_connected())
+        };
+        self.state().replicas.iter().map(of).collect()
+    }
+
+    /// Makes copies of sessions at a clone, and waits until each is there or refused. A copy that is there stays as it is.
+    ///
+    /// Users are named by address, or as they are listed; `None`: all.
+    ///
+    /// # Errors
+    /// Nothing was done.
+    pub async fn replicate(
+        &self,
+        from: &str,
+        to: &str,
+        agent: SocketAddr,
+        users: Option<&[String]>,
+        scheme: Scheme,
+    ) -> Result<Replicated, Refusal> {
+        let original = self.anchor(from)?.control;
+        self.anchor(to)?;
+        let key = (from.to_owned(), to.to_owned());
+        self.connect(&key, original, agent).await?;
+        let mut done = Replicated::default();
+        let (numbers, before) = {
+            let mut state = self.state();
+            let State { originals, replicas, .. } = &mut *state;
+            let Some((_, source)) = originals.iter().find(|((address, _), _)| *address == original) else {
+                return Err(Refusal::NoSessions(from.to_owned()));
+            };
+            let Some(replica) = replicas.get_mut(&key) else { return Err(Refusal::Unknown(to.to_owned())) };
+            let before = replica.connection.octets();
+            let mut numbers = Vec::new();
+            match users {
+                None => numbers.extend(source.tracker.table().numbers()),
+                Some(users) => {
+                    for user in users {
+                        match find(source, user) {
+                            Some(number) => numbers.push(number),
+                            None => done.refused.push((user.clone(), "no session of it is known".to_owned())),
+                        }
+                    }
+                }
+            }
+            match scheme {
+                Scheme::Selective => replica.make(source, &numbers),
+                Scheme::Naive => replica.replay(source)?,
+            }
+            (numbers, before)
+        };
+        let all_settled = self.settled(&key, &numbers);
+        if time::timeout(PATIENCE, all_settled).await.is_err() {
+            tracing::warn!(from, to, "copies are not there in time");
+        }
+        let state = self.state();
+        let source = state
+            .originals
+            .iter()
+            .find(|((address, _), _)| *address == original)
+            .map(|(_, original)| original);
+        let (Some(source), Some(replica)) = (source, state.replicas.get(&key)) else { return Ok(done) };
+        for number in numbers {
+            let Some(listed) = source.tracker.listed(number) else { continue };
+            match replica.copies.get(&number) {
+                Some(Copy::There(made)) => done.done.push(Copied { listed, made: made.clone() }),
+                Some(Copy::Failed(why)) => done.refused.push((listed.id, why.to_string())),
+                Some(Copy::Stale) => done.refused.push((listed.id, "it has attached again".to_owned())),
+                Some(Copy::Making) => {
+                    done.refused.push((listed.id, "its copy is not there in time".to_owned()))
+                }
+                Some(Copy::Ending) | None => done.refused.push((listed.id, "its copy was ended".to_owned())),
+            }
+        }
+        done.octets = replica.connection.octets() - before;
+        Ok(done)
+    }
+
+    async fn settled(&self, key: &(String, String), numbers: &[u32]) {
+        loop {
+            let changed = self.inner.changed.notified();
+            {
+                let state = self.state();
+                let Some(replica) = state.replicas.get(key) else { return };
+                let is_open =
+                    |number: &u32| matches!(replica.copies.get(number), Some(Copy::Making | Copy::Ending));
+                if !numbers.iter().any(is_open) {
+                    return;
+                }
+            }
+            changed.await;
+        }
+    }
+
+    async fn connect(
+        &self,
+        key: &(String, String),
+        original: IpAddr,
+        agent: SocketAddr,
+    ) -> Result<(), Refusal> {
+        let protocol = {
+            let state = self.state();
+            if let Some(replica) = state.replicas.get(key) {
+                if replica.agent != agent {
+                    return Err(Refusal::OtherAgent { to: key.1.clone(), agent: replica.agent });
+                }
+                if replica.connection.is_connected() {
+                    return Ok(());
+                }
+            }
+            let of_anchor = state.originals.keys().find(|(address, _)| *address == original);
+            of_anchor.ok_or_else(|| Refusal::NoSessions(key.0.clone()))?.1
+        };
+        let is_known = self.state().replicas.contains_key(key);
+        if !is_known {
+            let (replicator, name) = (self.clone(), key.clone());
+            let incoming = Box::new(move |incoming| replicator.incoming(&name, incoming));
+            let connection = Connection::start(agent, protocol == Protocol::N4, self.inner.started, incoming);
+            let replica = Replica {
+                agent,
+                original,
+                connection,
+                copies: HashMap::default(),
+                told: (0, HashMap::default()),
+            };
+            self.state().replicas.entry(key.clone()).or_insert(replica);
+        }
+        let connected = async {
+            loop {
+                let changed = self.inner.changed.notified();
+                match self.state().replicas.get(key).map(|replica| replica.connection.state()) {
+                    Some(connection::Status::Connected) => return Ok(()),
+                    Some(connection::Status::Failed(why)) => return Err(why),
+                    _ => {}
+                }
+                changed.await;
+            }
+        };
+        match time::timeout(connection::PATIENCE, connected).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(why)) => {
+                self.forget_unused(key);
+                Err(Refusal::NoAgent { agent, why })
+            }
+            Err(_) => {
+                self.forget_unused(key);
+                Err(Refusal::NoAgent { agent, why: "it does not answer".to_owned() })
+            }
+        }
+    }
+
+    /// A replica that was never there.
+    fn forget_unused(&self, key: &(String, String)) {
+        let mut state = self.state();
+        if state.replicas.get(key).is_some_and(|replica| replica.copies.is_empty()) {
+            state.replicas.remove(key);
+        }
+    }
+
+    /// Ends copies, and waits until the clone has none of them.
+    ///
+    /// # Errors
+    /// There is no such anchor.
+    pub async fn remove(&self, from: &str, to: &str, users: Option<&[String]>) -> Result<usize, Refusal> {
+        let original = self.anchor(from)?.control;
+        self.anchor(to)?;
+        let key = (from.to_owned(), to.to_owned());
+        let numbers = {
+            let mut state = self.state();
+            let State { originals, replicas, .. } = &mut *state;
+            let Some(replica) = replicas.get_mut(&key) else { return Ok(0) };
+            let source =
+                originals.iter().find(|((address, _), _)| *address == original).map(|(_, source)| source);
+            let numbers: Vec<u32> = match users {
+                None => replica.copies.keys().copied().collect(),
+                Some(users) => users.iter().filter_map(|user| find(source?, user)).collect(),
+            };
+            let there: Vec<u32> =
+                numbers.into_iter().filter(|number| replica.copies.contains_key(number)).collect();
+            for number in &there {
+                replica.end(*number);
+            }
+            there
+        };
+        let _ = time::timeout(PATIENCE, self.settled(&key, &numbers)).await;
+        let mut state = self.state();
+        if let Some(replica) = state.replicas.get(&key)
+            && replica.copies.is_empty()
+            && users.is_none()
+        {
+            state.replicas.remove(&key);
+        }
+        Ok(numbers.len())
+    }
+
+    /// Takes what an agent says.
+    fn incoming(&self, key: &(String, String), incoming: connection::Incoming) {
+        let mut state = self.state();
+        match incoming {
+            connection::Incoming::Connected => state.connected(key),
+            connection::Incoming::Failed => {}
+            connection::Incoming::Frame(frame) => {
+                if let Some(as_original) = state.frame(key, frame) {
+                    drop(state);
+                    (self.inner.send)(as_original);
+                    return;
+                }
+            }
+        }
+        drop(state);
+        self.inner.changed.notify_waiters();
+    }
+}
+
+/// The session of a name: an address, or as it is listed.
+fn find(source: &Original, name: &str) -> Option<u32> {
+    let table = source.tracker.table();
+    if let Ok(address) = name.parse() {
+        return table.by_address(address);
+    }
+    let subject = match (source.tracker.protocol(), name.split_once('-')?) {
+        (Protocol::S11, ("imsi", digits)) => s11::subject(&digits.parse().ok()?),
+        (Protocol::N4, ("seid", seid)) => u64::from_str_radix(seid, 16).ok()?,
+        _ => return None,
+    };
+    table.of_subject(subject)
+}
+
+impl Original {
+    fn keep(&mut self, control: IpAddr, effect: &Effect) {
+        let (number, request, begins) = match effect {
+            Effect::Began { number, request } => (*number, request, true),
+            Effect::Changed { number, request, is_asked: true } => (*number, request, false),
+            Effect::Ended(number) => {
+                self.raw_octets -= octets_of(self.raw.remove(number));
+                return;
+            }
+            _ => return,
+        };
+        if begins {
+            self.raw_octets -= octets_of(self.raw.remove(&number));
+        }
+        self.order += 1;
+        self.raw_octets += request.len();
+        self.raw.entry(number).or_default().push((self.order, control, request.clone()));
+    }
+}
+
+fn octets_of(raw: Option<Raw>) -> usize {
+    raw.into_iter().flatten().map(|(.., octets)| octets.len()).sum()
+}
+
+impl Replica {
+    /// Has the agent know the templates of a record; the frame that makes the copy.
+    fn frame(&mut self, source: &Original, number: u32) -> Option<Frame> {
+        let record = source.tracker.table().get(number).filter(|record| !record.incomplete)?;
+        let count = self.connection.count();
+        if self.told.0 != count {
+            self.told = (count, HashMap::default());
+        }
+        let mut has_address = false;
+        for message in &record.messages {
+            let template = source.tracker.table().templates().get(message.template)?;
+            has_address |= template.has(Source::Address);
+            let is_told = self.told.1.get(&message.template).is_some_and(|told| Arc::ptr_eq(told, template));
+            if !is_told {
+                let mut octets = Vec::new();
+                template.encode(&mut octets);
+                self.connection.say(Frame::Template { number: message.template, octets });
+                self.told.1.insert(message.template, template.clone());
+            }
+        }
+        Some(Frame::Make {
+            handle: number,
+            subject: record.subject,
+            control: record.control,
+            address: record.bearers.iter().find_map(|bearer| bearer.ipv4).filter(|_| has_address),
+            templates: record.messages.iter().map(|message| message.template).collect(),
+            stored: record.messages.iter().flat_map(|message| message.stored.iter().copied()).collect(),
+        })
+    }
+
+    fn make(&mut self, source: &Original, numbers: &[u32]) {
+        for number in numbers {
+            if matches!(self.copies.get(number), Some(Copy::There(_) | Copy::Making)) {
+                continue;
+            }
+            let copy = match self.frame(source, *number) {
+                Some(frame) => {
+                    self.connection.say(frame);
+                    Copy::Making
+                }
+                None => Copy::Failed(Why::Unreadable),
+            };
+            self.copies.insert(*number, copy);
+        }
+    }
+
+    fn replay(&mut self, source: &Original) -> Result<(), Refusal> {
+        let table = source.tracker.table();
+        let mut all: Vec<(u64, u32, &[u8])> = Vec::new();
+        for number in table.numbers() {
+            let raw = source.raw.get(&number).ok_or(Refusal::NoRaw)?;
+            all.extend(raw.iter().map(|(order, _, octets)| (*order, number, &**octets)));
+        }
+        all.sort_unstable_by_key(|(order, ..)| *order);
+        for (_, number, octets) in all {
+            if matches!(self.copies.get(&number), Some(Copy::There(_))) {
+                continue;
+            }
+            let control = table.view(number).and_then(|view| view.control()).unwrap_or_default();
+            self.copies.insert(number, Copy::Making);
+            self.connection.say(Frame::Replay { handle: number, control, octets: octets.to_vec() });
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, number: u32) {
+        match self.copies.get(&number) {
+            Some(Copy::Failed(_)) => _ = self.copies.remove(&number),
+            Some(_) => {
+                self.copies.insert(number, Copy::Ending);
+                self.connection.say(Frame::End(number));
+            }
+            None => {}
+        }
+    }
+}
+
+impl State {
+    /// Has copies follow their original.
+    fn follow(&mut self, anchor: IpAddr, effect: Effect) {
+        match effect {
+            Effect::Answer { control, sequence, octets } => {
+                let Some(Asked { replica, handle, sequence: own }) = self.asked.remove(&(control, sequence))
+                else {
+                    UNASKED.inc();
+                    return;
+                };
+                self.asking.remove(&(handle, own));
+                if let Some(replica) = self.replicas.get_mut(&replica) {
+                    replica.connection.say(Frame::Answer { handle, sequence: own, octets });
+                }
+            }
+            Effect::Began { number, .. } => {
+                // The original has other TEIDs now: those who divert the user must ask for a new copy.
+                for replica in self.replicas.values_mut().filter(|replica| replica.original == anchor) {
+                    if replica.copies.contains_key(&number) {
+                        STALE.inc();
+                        replica.connection.say(Frame::End(number));
+                        replica.copies.insert(number, Copy::Stale);
+                    }
+                }
+            }
+            Effect::Changed { number, request, is_asked } => {
+                for replica in
+                    self.replicas.values_mut().filter(|replica| replica.original == anchor && is_asked)
+                {
+                    if matches!(replica.copies.get(&number), Some(Copy::There(_) | Copy::Making)) {
+                        replica.connection.say(Frame::Later { handle: number, octets: request.clone() });
+                    }
+                }
+            }
+            Effect::Ended(number) => {
+                for replica in self.replicas.values_mut().filter(|replica| replica.original == anchor) {
+                    replica.end(number);
+                }
+            }
+        }
+    }
+
+    /// An agent is connected: it is told of the copies that are there, and asked for those under way.
+    fn connected(&mut self, key: &(String, String)) {
+        let State { originals, replicas, .. } = self;
+        let Some(replica) = replicas.get_mut(key) else { return };
+        let source =
+            originals.iter().find(|((address, _), _)| *address == replica.original).map(|(_, source)| source);
+        let copies: Vec<(u32, Copy)> =
+            replica.copies.iter().map(|(number, copy)| (*number, copy.clone())).collect();
+        for (number, copy) in copies {
+            let control = source.and_then(|source| source.tracker.table().view(number)?.control());
+            match (copy, control) {
+                (Copy::There(made), Some(control)) => {
+                    replica.connection.say(Frame::Adopt { handle: number, control, made });
+                }
+                (Copy::Making, _) => {
+                    replica.copies.remove(&number);
+                    if let Some(source) = source {
+                        replica.make(source, &[number]);
+                    }
+                }
+                (Copy::Ending | Copy::Stale, _) | (_, None) => replica.connection.say(Frame::End(number)),
+                (Copy::Failed(_), _) => {}
+            }
+        }
+    }
+
+    /// What an agent says; a request for the control plane, if it is one.
+    fn frame(&mut self, key: &(String, String), frame: Frame) -> Option<AsOriginal> {
+        let State { originals, replicas, asked, asking, sequence: next } = self;
+        let replica = replicas.get_mut(key)?;
+        match frame {
+            Frame::Made(number, made) => {
+                if matches!(replica.copies.get(&number), Some(Copy::Making | Copy::There(_))) {
+                    replica.copies.insert(number, Copy::There(made));
+                }
+                None
+            }
+            Frame::Refused(number, why) => {
+                if let Some(copy @ (Copy::Making | Copy::There(_))) = replica.copies.get_mut(&number) {
+                    *copy = Copy::Failed(why);
+                }
+                None
+            }
+            Frame::Ended(number) => {
+                if matches!(replica.copies.get(&number), Some(Copy::Ending | Copy::There(_))) {
+                    replica.copies.remove(&number);
+                }
+                None
+            }
+            Frame::Request { handle, sequence, mut octets } => {
+                let ((address, protocol), source) =
+                    originals.iter().find(|((address, _), _)| *address == replica.original)?;
+                let peer = source.tracker.table().view(handle)?.peer()?;
+                let control = source.tracker.peers().address(peer)?;
+                let ours = *asking.entry((handle, sequence)).or_insert_with(|| {
+                    *next = (*next + 1) % FAR + FAR;
+                    *next
+                });
+                if asked.len() >= MAX_ASKED {
+                    // The clone asks again.
+                    asking.clear();
+                    asked.clear();
+                }
+                asked.insert((control, ours), Asked { replica: key.clone(), handle, sequence });
+                let at = if *protocol == Protocol::S11 { 8 } else { 12 };
+                octets.get_mut(at..at + 3)?.copy_from_slice(&ours.to_be_bytes()[1..]);
+                let port = if *protocol == Protocol::S11 { 2123 } else { 8805 };
+                PASSED.inc();
+                Some(AsOriginal {
+                    from: SocketAddr::new(*address, port),
+                    to: SocketAddr::new(control, port),
+                    octets,
+                })
+            }
+            _ => None,
+        }
+    }
+}

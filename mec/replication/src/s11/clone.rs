@@ -1,0 +1,162 @@
+//! The MME's side of S11 towards a clone.
+//!
+//! A dedicated bearer is made by the anchor itself. It asks for it as the first anchor did, and gets the answer that the MME gave then.
+
+use gtpv2c::message::*;
+use gtpv2c::{Cause, CauseValue, Ebi, Recovery};
+
+use super::{enter_created, read};
+use crate::clone::{Answered, Head, Kind, Prepared, Side, User};
+use crate::record::Bearer;
+
+/// See the module.
+#[derive(Debug, Clone, Copy)]
+pub struct S11 {
+    /// What Echo answers say of restarts.
+    pub restart_counter: u8,
+}
+
+/// Bearers that the anchor is to ask for, with the MME's answers.
+#[derive(Debug, Default)]
+pub struct Expected(Vec<(CreateBearerRequest, CreateBearerResponse)>);
+
+impl Side for S11 {
+    type State = Expected;
+
+    const SEQUENCES: u32 = 1 << 24;
+
+    fn head(octets: &[u8]) -> Option<Head> {
+        let (header, _, after) = Header::decode(octets).ok()?;
+        let kind = match header.message_type.kind() {
+            gtpv2c::message::Kind::Request => Kind::Request,
+            gtpv2c::message::Kind::Command => Kind::Command,
+            gtpv2c::message::Kind::Response => Kind::Response,
+            gtpv2c::message::Kind::Indication => Kind::Other,
+        };
+        let (code, to) = (header.message_type as u8, header.teid.map(u64::from));
+        Some(Head { kind, code, to, sequence: header.sequence, length: octets.len() - after.len() })
+    }
+
+    fn patch(octets: &mut [u8], to: u64, sequence: u32) {
+        // A header with TEID (§5.1).
+        let Some(header) = octets.first_chunk_mut::<12>() else { return };
+        header[4..8].copy_from_slice(&(to as u32).to_be_bytes());
+        header[8..11].copy_from_slice(&sequence.to_be_bytes()[1..]);
+    }
+
+    fn prepare(&self, user: &mut User<Expected>, octets: Vec<u8>) -> Prepared {
+        let Some((_, message)) = read(&octets) else { return Prepared::Noted };
+        let answer = || read(user.script.front()?).map(|(_, message)| message);
+        match message {
+            Message::CreateBearerRequest(request) => {
+                if let Some(Message::CreateBearerResponse(answer)) = answer() {
+                    user.script.pop_front();
+                    user.state.0.push((request, answer));
+                }
+                Prepared::Noted
+            }
+            // An answer of the MME alone is about what the anchor has asked for itself.
+            message if !message.message_type().is_request() => Prepared::Noted,
+            _ => Prepared::Send(octets),
+        }
+    }
+
+    fn answered(&self, user: &mut User<Expected>, request: &[u8], answer: &[u8]) -> Answered {
+        let Some((_, message)) = read(answer) else {
+            let cause = peek_rejection(answer.get(12..).unwrap_or_default());
+            return Answered::Refused(cause.map_or(0, |cause| cause.value.0));
+        };
+        let cause = match &message {
+            Message::CreateSessionResponse(answer) => {
+                if answer.cause.is_accepted() {
+                    if let Some(end) = answer.sender_f_teid {
+                        user.anchor = end.teid.into();
+                    }
+                    enter_created(answer, &mut user.bearers);
+                }
+                answer.cause
+            }
+            Message::ModifyBearerResponse(answer) => answer.cause,
+            Message::ReleaseAccessBearersResponse(answer) => answer.cause,
+            Message::DeleteSessionResponse(answer) => {
+                if let (true, Some((_, Message::DeleteSessionRequest(request)))) =
+                    (answer.cause.is_accepted(), read(request))
+                {
+                    // Dedicated bearers go with the last default one.
+                    user.bearers.retain(|bearer| request.linked_ebi.is_some_and(|ebi| bearer.id != ebi.0));
+                    if user.bearers.iter().all(|bearer| bearer.ipv4.is_none() && bearer.ipv6.is_none()) {
+                        user.bearers.clear();
+                    }
+                }
+                answer.cause
+            }
+            Message::BearerResourceFailureIndication(answer) => answer.cause,
+            Message::ModifyBearerFailureIndication(answer) => answer.cause,
+            Message::DeleteBearerFailureIndication(answer) => answer.cause,
+            _ => return Answered::Accepted,
+        };
+        if cause.is_accepted() { Answered::Accepted } else { Answered::Refused(cause.value.0) }
+    }
+
+    fn asked(&self, user: &mut User<Expected>, request: &[u8]) -> Option<Vec<u8>> {
+        let Some((_, Message::CreateBearerRequest(request))) = read(request) else { return None };
+        let at = user.state.0.iter().position(|(expected, _)| is_same(expected, &request))?;
+        let (_, mut answer) = user.state.0.remove(at);
+        for (asked, created) in request.bearers.iter().zip(&mut answer.bearers) {
+            created.s1u_sgw_f_teid = asked.s1u_sgw_f_teid;
+            created.s5s8u_pgw_f_teid = asked.s5s8u_pgw_f_teid;
+            let uplink = asked.s1u_sgw_f_teid.map_or(0, |end| end.teid);
+            user.bearers.push(Bearer { id: created.ebi.0, uplink, ipv4: None, ipv6: None });
+        }
+        Some(encoded(answer))
+    }
+
+    fn is_complete(user: &User<Expected>) -> bool {
+        user.state.0.is_empty()
+    }
+
+    fn end(&self, user: &User<Expected>) -> Vec<u8> {
+        // A UE's last PDN connection goes with its contexts.
+        let mut defaults =
+            user.bearers.iter().filter(|bearer| bearer.ipv4.is_some() || bearer.ipv6.is_some());
+        let linked_ebi = defaults.next().map(|bearer| Ebi(bearer.id));
+        encoded(DeleteSessionRequest { linked_ebi, ..Default::default() })
+    }
+
+    fn is_end(code: u8) -> bool {
+        code == MessageType::DeleteSessionRequest as u8
+    }
+
+    fn node(&self, head: Head, _: &[u8]) -> Option<Vec<u8>> {
+        if head.code != MessageType::EchoRequest as u8 {
+            return None;
+        }
+        let answer = EchoResponse { recovery: Recovery(self.restart_counter), ..Default::default() };
+        let mut octets = Vec::new();
+        Message::from(answer).encode(0, head.sequence, &mut octets).ok()?;
+        Some(octets)
+    }
+
+    fn nobody(&self, head: Head) -> Option<Vec<u8>> {
+        let cause = Cause::from(CauseValue::CONTEXT_NOT_FOUND);
+        let mut octets = Vec::new();
+        MessageType::from_code(head.code)?.rejection(cause)?.encode(0, head.sequence, &mut octets).ok()?;
+        Some(octets)
+    }
+}
+
+/// A message whose header is still to be written.
+fn encoded(message: impl Into<Message>) -> Vec<u8> {
+    let mut octets = Vec::new();
+    // What was decoded from a datagram fits in one.
+    let _ = message.into().encode(0, 0, &mut octets);
+    octets
+}
+
+/// Whether an anchor asks for the bearers that another one has asked for.
+fn is_same(one: &CreateBearerRequest, other: &CreateBearerRequest) -> bool {
+    let what = |request: &CreateBearerRequest| {
+        request.bearers.iter().map(|bearer| (bearer.tft.clone(), bearer.qos)).collect::<Vec<_>>()
+    };
+    one.linked_ebi == other.linked_ebi && what(one) == what(other)
+}

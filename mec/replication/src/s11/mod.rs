@@ -1,0 +1,92 @@
+//! S11: sessions of a 4G anchor (S-GW, or S-GW and P-GW in one) as its MMEs make them (TS 29.274).
+//!
+//! [`track`] follows captured messages, [`clone`](mod@clone) makes sessions at another anchor, [`spots`] says where users' messages differ.
+
+pub mod clone;
+pub mod spots;
+pub mod track;
+
+use gtpv2c::codec::{Ies, Value as _};
+use gtpv2c::message::CreateSessionResponse;
+use gtpv2c::{Ebi, FTeid, Header, Message, OffendingIe, Paa, ie};
+use std::net::IpAddr;
+use types::Imsi;
+
+use crate::record::{Bearer, prefix};
+
+pub use track::Tracker;
+
+/// The number by which records have an IMSI: its octets as in messages, filled up with ones.
+pub fn subject(imsi: &Imsi) -> u64 {
+    let mut octets = Vec::with_capacity(8);
+    imsi.encode(&mut octets);
+    octets.resize(8, 0xff);
+    octets.first_chunk().map_or(0, |octets| u64::from_be_bytes(*octets))
+}
+
+/// The IMSI of [`subject`].
+pub fn imsi(subject: u64) -> Option<Imsi> {
+    let octets = subject.to_be_bytes();
+    let length = octets.iter().rposition(|octet| *octet != 0xff)? + 1;
+    Imsi::decode(&octets[..length]).ok()
+}
+
+/// Reads a message and its header.
+fn read(octets: &[u8]) -> Option<(Header, Message)> {
+    Message::decode(octets).ok()
+}
+
+/// Whether the cause in a response is acceptance.
+fn is_accepted(octets: &[u8]) -> bool {
+    let Ok((_, ies, _)) = Header::decode(octets) else { return false };
+    let cause = Ies::new(ies).find(OffendingIe::new(ie::CAUSE, 0));
+    cause.is_some_and(|value| gtpv2c::Cause::decode(value).is_ok_and(|cause| cause.is_accepted()))
+}
+
+/// Enters the bearers of a new PDN connection, the first one with the UE's addresses.
+fn enter_created(answer: &CreateSessionResponse, bearers: &mut Vec<Bearer>) {
+    let mut paa = answer.paa;
+    for created in &answer.bearers_created {
+        let (id, uplink) = (created.ebi.0, created.s1u_sgw_f_teid.map_or(0, |end| end.teid));
+        let (ipv4, ipv6) = match paa.take() {
+            Some(Paa::Ipv4(ipv4)) => (Some(ipv4), None),
+            Some(Paa::Ipv6(ipv6)) => (None, Some(prefix(ipv6.address))),
+            Some(Paa::Ipv4v6(ipv4, ipv6)) => (Some(ipv4), Some(prefix(ipv6.address))),
+            _ => (None, None),
+        };
+        bearers.retain(|known| known.id != id);
+        bearers.push(Bearer { id, uplink, ipv4, ipv6 });
+    }
+}
+
+/// A UE's tunnels at its base station: bearer, TEID, address.
+pub fn stations(requests: &[Vec<u8>]) -> Vec<(u8, u32, IpAddr)> {
+    let mut ends: Vec<(u8, u32, IpAddr)> = Vec::new();
+    let mut end = |id: Ebi, f_teid: Option<FTeid>| {
+        if let Some((f_teid, address)) = f_teid.and_then(|f_teid| Some((f_teid, f_teid.address()?))) {
+            ends.retain(|(known, ..)| *known != id.0);
+            ends.push((id.0, f_teid.teid, address));
+        }
+    };
+    for (_, message) in requests.iter().filter_map(|request| read(request)) {
+        match message {
+            Message::CreateSessionRequest(request) => {
+                request
+                    .bearers_to_be_created
+                    .iter()
+                    .for_each(|bearer| end(bearer.ebi, bearer.s1u_enb_f_teid));
+            }
+            Message::ModifyBearerRequest(request) => {
+                request
+                    .bearers_to_be_modified
+                    .iter()
+                    .for_each(|bearer| end(bearer.ebi, bearer.s1u_enb_f_teid));
+            }
+            Message::CreateBearerResponse(answer) => {
+                answer.bearers.iter().for_each(|bearer| end(bearer.ebi, bearer.s1u_enb_f_teid));
+            }
+            _ => {}
+        }
+    }
+    ends
+}

@@ -1,0 +1,446 @@
+//! Follows the messages between MMEs and an anchor, and keeps of each UE the requests that make its sessions again.
+//!
+//! Only what the other end has accepted counts (CAP-8). A later Modify Bearer Request takes the place of an earlier one for the same
+//! bearers if it says all that the earlier one said; a Release Access Bearers Request lasts until the next Modify Bearer Request;
+//! dedicated bearers are kept as the anchor's request and the MME's answer. What a restart of either end takes away, goes (STO-3).
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use gtpv2c::FTeid;
+use gtpv2c::codec::Ies;
+use gtpv2c::message::*;
+
+use super::{enter_created, is_accepted, read, spots, subject};
+use crate::record::Bearer;
+use crate::session::Session;
+use crate::table::Table;
+use crate::template::Misfit;
+use crate::track::{Datagram, Effect, INCOMPLETE, Peers, Pending, UNKNOWN, UNMATCHED, UNREADABLE};
+
+/// The top bit of sequence numbers of commands, and of what they trigger (TS 29.274 §7.6).
+const OF_COMMAND: u32 = 1 << 23;
+
+/// The sessions of one anchor.
+#[derive(Debug)]
+pub struct Tracker {
+    anchor: IpAddr,
+    table: Table,
+    peers: Peers,
+    pending: Pending,
+    /// Most UEs.
+    most: usize,
+}
+
+impl Tracker {
+    /// No sessions yet, and never more than `most`.
+    pub fn new(anchor: IpAddr, most: usize) -> Tracker {
+        Tracker {
+            anchor,
+            table: Table::default(),
+            peers: Peers::default(),
+            pending: Pending::default(),
+            most,
+        }
+    }
+
+    /// With what was kept.
+    pub fn restored(anchor: IpAddr, most: usize, table: Table, peers: Peers) -> Tracker {
+        Tracker { table, peers, ..Tracker::new(anchor, most) }
+    }
+
+    /// The records.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The records, to take changes from.
+    pub fn table_mut(&mut self) -> &mut Table {
+        &mut self.table
+    }
+
+    /// The MMEs.
+    pub fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
+    /// The session of a record.
+    pub fn session(&self, number: u32) -> Option<Session> {
+        Session::load(&self.table, number)
+    }
+
+    /// Takes a captured datagram.
+    pub fn observe(&mut self, now: Instant, datagram: Datagram, effects: &mut Vec<Effect>) {
+        let mut rest = datagram.octets;
+        // A second message may ride on the first (§5.5.1).
+        for _ in 0..2 {
+            let Ok((header, _, after)) = Header::decode(rest) else {
+                UNREADABLE.inc();
+                return;
+            };
+            let message = &rest[..rest.len() - after.len()];
+            self.message(now, datagram, header, message, effects);
+            rest = after;
+            if !header.piggybacking || rest.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn message(
+        &mut self,
+        now: Instant,
+        datagram: Datagram,
+        header: Header,
+        octets: &[u8],
+        effects: &mut Vec<Effect>,
+    ) {
+        let Datagram { control, by_control, .. } = datagram;
+        match header.message_type.kind() {
+            Kind::Request | Kind::Command => {
+                self.pending.note(now, (control, by_control, header.sequence), octets);
+            }
+            Kind::Response => {
+                let key = (control, !by_control, header.sequence);
+                let request = self.pending.get(key).and_then(read);
+                let fits = request
+                    .as_ref()
+                    .is_some_and(|(of, _)| header.message_type.is_response_to(of.message_type));
+                let (Some((_, request)), true) = (request, fits) else {
+                    UNMATCHED.inc();
+                    if by_control {
+                        let (sequence, octets) = (header.sequence, octets.to_vec());
+                        effects.push(Effect::Answer { control, sequence, octets });
+                    }
+                    return;
+                };
+                let Some(asked) = self.pending.answered(key) else { return };
+                let is_echo = header.message_type == MessageType::EchoResponse;
+                if !is_echo && !is_accepted(octets) {
+                    return;
+                }
+                let Some((_, answer)) = read(octets) else {
+                    UNREADABLE.inc();
+                    return;
+                };
+                let done = Done { control, by_control, asked: &asked, octets, answer };
+                if self.done(done, request, effects).is_err() {
+                    INCOMPLETE.inc();
+                }
+            }
+            Kind::Indication => {}
+        }
+    }
+
+    fn by_teid(&self, octets: &[u8]) -> Option<u32> {
+        let teid = Header::decode(octets).ok()?.0.teid?;
+        let found = self.table.by_anchor(teid.into());
+        if found.is_none() {
+            UNKNOWN.inc();
+        }
+        found
+    }
+
+    fn done(&mut self, done: Done, request: Message, effects: &mut Vec<Effect>) -> Result<(), Misfit> {
+        match (request, &done.answer) {
+            (Message::EchoRequest(_), Message::EchoResponse(answer)) => {
+                // Who answered; whoever only claims to be it cannot answer the other end's question.
+                let end = if done.by_control { done.control } else { self.anchor };
+                if self.peers.has_restarted(end, answer.recovery.0.into()) {
+                    self.lost(done.by_control.then_some(done.control), effects);
+                }
+                Ok(())
+            }
+            (Message::CreateSessionRequest(request), Message::CreateSessionResponse(answer)) => {
+                self.created(&done, &request, answer, effects)
+            }
+            (Message::ModifyBearerRequest(request), Message::ModifyBearerResponse(answer)) => {
+                self.change(&done, done.asked, effects, |session| modified(session, &done, &request, answer))
+            }
+            (Message::ReleaseAccessBearersRequest(_), _) => {
+                self.change(&done, done.asked, effects, |session| {
+                    session.idle = true;
+                    session
+                        .requests
+                        .retain(|request| kind(request) != Some(MessageType::ReleaseAccessBearersRequest));
+                    session.requests.push(done.asked.to_vec());
+                })
+            }
+            (Message::DeleteSessionRequest(request), _) => {
+                let Some(number) = self.by_teid(done.asked) else { return Ok(()) };
+                self.end(number, request.linked_ebi.map(|ebi| ebi.0), done.asked, effects)
+            }
+            // Requests of the anchor have the MME's TEID.
+            (Message::CreateBearerRequest(request), Message::CreateBearerResponse(answer)) => {
+                let Some(number) = self.by_control(&done) else { return Ok(()) };
+                let command = self.command_of(&done);
+                let Some(mut session) = self.session(number) else { return Ok(()) };
+                for (asked, created) in request.bearers.iter().zip(&answer.bearers) {
+                    let uplink = created.s1u_sgw_f_teid.or(asked.s1u_sgw_f_teid).map_or(0, |end| end.teid);
+                    if created.cause.is_accepted() {
+                        session.bearers.retain(|bearer| bearer.id != created.ebi.0);
+                        session.bearers.push(Bearer { id: created.ebi.0, uplink, ipv4: None, ipv6: None });
+                    }
+                }
+                session.requests.extend(command);
+                session.requests.extend([done.asked.to_vec(), done.octets.to_vec()]);
+                self.save(number, &session)?;
+                effects.push(Effect::Changed { number, request: done.octets.to_vec(), is_asked: false });
+                Ok(())
+            }
+            (Message::UpdateBearerRequest(_), Message::UpdateBearerResponse(_)) => {
+                let (Some(number), Some(command)) = (self.by_control(&done), self.command_of(&done)) else {
+                    return Ok(());
+                };
+                let Some(mut session) = self.session(number) else { return Ok(()) };
+                let of = kind(&command);
+                session
+                    .requests
+                    .retain(|request| kind(request) != of || of == Some(MessageType::BearerResourceCommand));
+                session.requests.push(command.clone());
+                self.save(number, &session)?;
+                effects.push(Effect::Changed { number, request: command, is_asked: true });
+                Ok(())
+            }
+            (Message::DeleteBearerRequest(request), Message::DeleteBearerResponse(_)) => {
+                let Some(number) = self.by_control(&done) else { return Ok(()) };
+                if let Some(default) = request.linked_ebi {
+                    return self.end(number, Some(default.0), done.octets, effects);
+                }
+                let Some(mut session) = self.session(number) else { return Ok(()) };
+                let gone: BTreeSet<u8> = request.ebis.iter().map(|ebi| ebi.0).collect();
+                without(&mut session, &gone);
+                self.save(number, &session)?;
+                effects.push(Effect::Changed { number, request: done.octets.to_vec(), is_asked: false });
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn by_control(&self, done: &Done) -> Option<u32> {
+        let teid = Header::decode(done.asked).ok()?.0.teid?;
+        self.table.by_control(self.peers.find(done.control)?, teid.into())
+    }
+
+    /// The command that has triggered a request of the anchor.
+    fn command_of(&mut self, done: &Done) -> Option<Vec<u8>> {
+        let sequence = Header::decode(done.asked).ok()?.0.sequence;
+        let key = (done.control, true, sequence);
+        if sequence & OF_COMMAND == 0 { None } else { self.pending.answered(key) }
+    }
+
+    fn save(&mut self, number: u32, session: &Session) -> Result<(), Misfit> {
+        let saved = session.save(&mut self.table, Some(number), spots::find);
+        if saved.is_err()
+            && let Some(mut before) = self.session(number)
+        {
+            before.incomplete = true;
+            before.save(&mut self.table, Some(number), spots::find)?;
+        }
+        saved.map(|_| ())
+    }
+
+    fn change(
+        &mut self,
+        done: &Done,
+        request: &[u8],
+        effects: &mut Vec<Effect>,
+        change: impl FnOnce(&mut Session),
+    ) -> Result<(), Misfit> {
+        let Some(number) = self.by_teid(done.asked) else { return Ok(()) };
+        let Some(mut session) = self.session(number) else { return Ok(()) };
+        session.peer = self.peers.number(done.control)?;
+        change(&mut session);
+        self.save(number, &session)?;
+        effects.push(Effect::Changed { number, request: request.to_vec(), is_asked: true });
+        Ok(())
+    }
+
+    fn created(
+        &mut self,
+        done: &Done,
+        request: &CreateSessionRequest,
+        answer: &CreateSessionResponse,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Misfit> {
+        let peer = self.peers.number(done.control)?;
+        let teid = Header::decode(done.asked).map_err(|_| Misfit)?.0.teid.unwrap_or(0);
+        let known = if teid == 0 { None } else { self.table.by_anchor(teid.into()) };
+        let mut session = match (known.and_then(|number| self.session(number)), &request.imsi) {
+            // Another PDN connection of the UE (TS 23.401 §5.10.2).
+            (Some(session), _) => session,
+            (None, Some(imsi)) => Session { subject: subject(imsi), ..Session::default() },
+            // An emergency call without USIM has no name by which a record is found.
+            (None, None) => return Err(Misfit),
+        };
+        // The same UE again: what it had is gone (TS 23.401 §5.3.2.1).
+        let before = known.or_else(|| self.table.of_subject(session.subject));
+        if before.is_none() && self.table.len() >= self.most {
+            return Err(Misfit);
+        }
+        session.peer = peer;
+        session.control = request.sender_f_teid.teid.into();
+        if let Some(end) = answer.sender_f_teid {
+            session.anchor = end.teid.into();
+        }
+        enter_created(answer, &mut session.bearers);
+        let has_station = request.bearers_to_be_created.iter().any(|bearer| bearer.s1u_enb_f_teid.is_some());
+        session.idle = !has_station && (known.is_none() || session.idle);
+        session.requests.push(done.asked.to_vec());
+        let number = session.save(&mut self.table, before, spots::find)?;
+        effects.push(match known {
+            Some(_) => Effect::Changed { number, request: done.asked.to_vec(), is_asked: true },
+            None => Effect::Began { number, request: done.asked.to_vec() },
+        });
+        Ok(())
+    }
+
+    /// A PDN connection ends, or all of a UE.
+    fn end(
+        &mut self,
+        number: u32,
+        default: Option<u8>,
+        request: &[u8],
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Misfit> {
+        let Some(mut session) = self.session(number) else { return Ok(()) };
+        let mut gone = BTreeSet::from_iter(default);
+        for request in &session.requests {
+            match read(request).map(|(_, message)| message) {
+                Some(Message::CreateSessionRequest(request)) => {
+                    let ids = request.bearers_to_be_created.iter().map(|bearer| bearer.ebi.0);
+                    let ids: BTreeSet<u8> = ids.collect();
+                    gone.extend(ids.iter().filter(|_| default.is_some_and(|ebi| ids.contains(&ebi))));
+                }
+                Some(Message::CreateBearerRequest(request)) if Some(request.linked_ebi.0) == default => {
+                    // Its answer, which follows, says which.
+                    gone.insert(0);
+                }
+                Some(Message::CreateBearerResponse(answer)) if gone.remove(&0) => {
+                    gone.extend(answer.bearers.iter().map(|bearer| bearer.ebi.0));
+                }
+                _ => {}
+            }
+        }
+        without(&mut session, &gone);
+        if default.is_none() || session.bearers.is_empty() {
+            self.table.remove(number);
+            effects.push(Effect::Ended(number));
+            return Ok(());
+        }
+        self.save(number, &session)?;
+        effects.push(Effect::Changed { number, request: request.to_vec(), is_asked: true });
+        Ok(())
+    }
+
+    /// An end has restarted: its sessions are gone (TS 23.007 §14). Of one MME, or of the anchor, which has all.
+    fn lost(&mut self, control: Option<IpAddr>, effects: &mut Vec<Effect>) {
+        let peer = control.map(|control| self.peers.find(control));
+        let is_of = |number: &u32| {
+            peer.is_none_or(|peer| self.table.view(*number).and_then(|view| view.peer()) == peer)
+        };
+        let numbers: Vec<u32> = self.table.numbers().filter(is_of).collect();
+        for number in numbers {
+            self.table.remove(number);
+            effects.push(Effect::Ended(number));
+        }
+    }
+}
+
+/// A request that was accepted.
+struct Done<'a> {
+    control: IpAddr,
+    /// Whether the control plane has accepted it; else the anchor has.
+    by_control: bool,
+    /// The request.
+    asked: &'a [u8],
+    /// The answer.
+    octets: &'a [u8],
+    /// The same, decoded.
+    answer: Message,
+}
+
+/// The type of a message.
+fn kind(octets: &[u8]) -> Option<MessageType> {
+    MessageType::from_code(*octets.get(1)?)
+}
+
+fn modified(
+    session: &mut Session,
+    done: &Done,
+    request: &ModifyBearerRequest,
+    answer: &ModifyBearerResponse,
+) {
+    if let Some(end) = request.sender_f_teid {
+        session.control = end.teid.into();
+    }
+    let ids = |request: &ModifyBearerRequest| -> BTreeSet<u8> {
+        request.bearers_to_be_modified.iter().map(|bearer| bearer.ebi.0).collect()
+    };
+    let gone = request.bearers_to_be_removed.iter().map(|bearer| bearer.ebi.0).collect();
+    without(session, &gone);
+    for bearer in &answer.bearers_modified {
+        let known = session.bearers.iter_mut().find(|known| known.id == bearer.ebi.0);
+        if let (Some(known), Some(FTeid { teid, .. })) = (known, bearer.s1u_sgw_f_teid) {
+            known.uplink = teid;
+        }
+    }
+    if request.bearers_to_be_modified.iter().any(|bearer| bearer.s1u_enb_f_teid.is_some()) {
+        session.idle = false;
+        session.requests.retain(|request| kind(request) != Some(MessageType::ReleaseAccessBearersRequest));
+    }
+    let (new_ids, new_says) = (ids(request), says(done.asked));
+    session.requests.retain(|before| match read(before) {
+        Some((_, Message::ModifyBearerRequest(of))) => {
+            !(ids(&of).is_subset(&new_ids) && says(before).is_subset(&new_says))
+        }
+        _ => true,
+    });
+    session.requests.push(done.asked.to_vec());
+}
+
+/// Which IEs a message has, with their instances.
+fn says(octets: &[u8]) -> BTreeSet<(u8, u8)> {
+    let mut all = BTreeSet::new();
+    let Ok((_, ies, _)) = Header::decode(octets) else { return all };
+    let mut ies = Ies::new(ies);
+    while let Ok(Some((ie, _))) = ies.next_ie() {
+        all.insert((ie.ie_type, ie.instance));
+    }
+    all
+}
+
+/// Takes bearers away, and requests that are about no others.
+fn without(session: &mut Session, gone: &BTreeSet<u8>) {
+    if gone.is_empty() {
+        return;
+    }
+    session.bearers.retain(|bearer| !gone.contains(&bearer.id));
+    let mut kept: Vec<Vec<u8>> = Vec::with_capacity(session.requests.len());
+    for request in session.requests.drain(..) {
+        let ids: Vec<u8> = match read(&request).map(|(_, message)| message) {
+            Some(Message::CreateSessionRequest(of)) => {
+                of.bearers_to_be_created.iter().map(|of| of.ebi.0).collect()
+            }
+            Some(Message::ModifyBearerRequest(of)) => {
+                of.bearers_to_be_modified.iter().map(|of| of.ebi.0).collect()
+            }
+            Some(Message::CreateBearerResponse(of)) => of.bearers.iter().map(|of| of.ebi.0).collect(),
+            _ => Vec::new(),
+        };
+        let is_gone = !ids.is_empty() && ids.iter().all(|id| gone.contains(id));
+        if is_gone && kind(&request) == Some(MessageType::CreateBearerResponse) {
+            // With the request that it answers, and the command that triggered that.
+            kept.pop();
+            if kept.last().is_some_and(|last| kind(last) == Some(MessageType::BearerResourceCommand)) {
+                kept.pop();
+            }
+        }
+        if !is_gone {
+            kept.push(request);
+        }
+    }
+    session.requests = kept;
+}
