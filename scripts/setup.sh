@@ -66,6 +66,10 @@ if [ "$purpose" != demo ]; then
     need_file /usr/include/linux/bpf.h linux-libc-dev
     need_program ffmpeg ffmpeg     # the stream of `bench video`
     need_program iperf3 iperf3     # the traffic beside it, and `bench end-to-end`
+    # Tests and `bench replication` make clusters of their own, in temporary folders.
+    if ! command -v postgres >/dev/null 2>&1 && ! ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1; then
+        missing="$missing postgresql"
+    fi
 fi
 
 if [ -n "$missing" ]; then
@@ -84,6 +88,13 @@ if [ -n "$missing" ]; then
     export DEBIAN_FRONTEND=noninteractive
     # shellcheck disable=SC2086 # $sudo and $missing are lists
     $sudo env DEBIAN_FRONTEND=noninteractive apt-get update -q </dev/null
+    case $missing in
+    *postgresql*)
+        # Debian's package would make a cluster for everybody and start it.
+        settings=/etc/postgresql-common/createcluster.conf
+        [ -e $settings ] || $sudo sh -c "mkdir -p ${settings%/*} && echo 'create_main_cluster = false' >$settings"
+        ;;
+    esac
     # shellcheck disable=SC2086
     $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing </dev/null
 fi

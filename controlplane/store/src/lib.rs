@@ -10,12 +10,16 @@
 //!
 //! K, OPc and OP are encrypted in the file, with a key that is kept elsewhere ([`KeySource`]).
 //!
-//! Invariants: this crate opens no socket, implements no procedure, and never logs a key. A value that
+//! Apart from that, [`records`] keeps octets by number, in SQLite or PostgreSQL: what an application has to find again after a restart,
+//! or what several processes share.
+//!
+//! Invariants: this crate opens no socket but PostgreSQL's, implements no procedure, and never logs a key. A value that
 //! a completed call wrote survives `kill -9` of any process. The file contains no subscriber's key in
 //! clear.
 #![forbid(unsafe_code)]
 
 pub mod import;
+pub mod records;
 mod seal;
 mod sqlite;
 mod subscriber;
@@ -80,6 +84,23 @@ pub enum StoreError {
     /// SQLite returned an error.
     #[error("store: {0}")]
     Database(#[from] rusqlite::Error),
+    /// What should name a database does not.
+    #[error("`{0}` names no database: write sqlite:PATH or postgresql:host=/run/postgresql dbname=NAME")]
+    Url(String),
+    /// The database has tables, and they are not ours.
+    #[error("{database} belongs to another program: name another file or database")]
+    Foreign {
+        /// The file, or where the database is.
+        database: String,
+    },
+    /// PostgreSQL cannot be reached, or has refused something. Nothing was written.
+    #[error("{database}: {reason}")]
+    Postgresql {
+        /// Where the database is, without a password.
+        database: String,
+        /// What it said.
+        reason: String,
+    },
     /// The store is closing.
     #[error("the store is closed")]
     Closed,

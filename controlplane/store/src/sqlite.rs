@@ -63,18 +63,48 @@ pub struct Sqlite {
 }
 
 /// The writer thread and its queue.
-struct Writer {
+pub(crate) struct Writer {
     /// `None` only while the value is dropped.
     queue: Option<mpsc::SyncSender<Write>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Writer {
-    fn start(connection: Connection) -> std::io::Result<Writer> {
+    pub(crate) fn start(connection: Connection) -> std::io::Result<Writer> {
         let (queue, writes) = mpsc::sync_channel(WRITE_QUEUE);
         let thread =
             thread::Builder::new().name("store".into()).spawn(move || write_loop(&connection, &writes))?;
         Ok(Writer { queue: Some(queue), thread: Some(thread) })
+    }
+
+    /// Passes `write` to the thread and waits for its commit.
+    pub(crate) fn write<T: Send + 'static>(
+        &self,
+        write: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> StoreFuture<'_, T> {
+        let (answer, answered) = oneshot::channel();
+        let job: Write = Box::new(move |connection| {
+            let result = in_savepoint(connection, write);
+            Box::new(move |committed| {
+                // The caller may have stopped waiting; the write is done all the same.
+                let _ = answer.send(committed.and(result));
+            })
+        });
+        Box::pin(async move {
+            let Some(queue) = &self.queue else { return Err(StoreError::Closed) };
+            match queue.try_send(job) {
+                Ok(()) => {}
+                Err(mpsc::TrySendError::Disconnected(_)) => return Err(StoreError::Closed),
+                Err(mpsc::TrySendError::Full(job)) => {
+                    let queue = queue.clone();
+                    let sent = tokio::task::spawn_blocking(move || queue.send(job).is_ok()).await;
+                    if !sent.unwrap_or(false) {
+                        return Err(StoreError::Closed);
+                    }
+                }
+            }
+            answered.await.map_err(|_| StoreError::Closed)?
+        })
     }
 }
 
@@ -95,12 +125,7 @@ impl Sqlite {
     /// [`StoreError::Open`] if the file cannot be used, [`StoreError::Newer`] if a newer program wrote
     /// it, [`StoreError::Key`] if the key is missing or wrong.
     pub fn open(path: &Path, key: &KeySource) -> Result<Self, StoreError> {
-        let error = |e: std::io::Error| open_error(path, &e);
-        if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
-            std::fs::create_dir_all(folder).map_err(error)?;
-        }
-        // SQLite would create the file with the umask's mode, so it is created here first.
-        std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(error)?;
+        create(path)?;
         Self::open_existing(path, key)
     }
 
@@ -172,34 +197,36 @@ impl Sqlite {
         &self,
         write: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> StoreFuture<'_, T> {
-        let (answer, answered) = oneshot::channel();
-        let job: Write = Box::new(move |connection| {
-            let result = in_savepoint(connection, write);
-            Box::new(move |committed| {
-                // The caller may have stopped waiting; the write is done all the same.
-                let _ = answer.send(committed.and(result));
-            })
-        });
-        Box::pin(async move {
-            let Some(queue) = &self.writer.queue else { return Err(StoreError::Closed) };
-            match queue.try_send(job) {
-                Ok(()) => {}
-                Err(mpsc::TrySendError::Disconnected(_)) => return Err(StoreError::Closed),
-                Err(mpsc::TrySendError::Full(job)) => {
-                    let queue = queue.clone();
-                    let sent = tokio::task::spawn_blocking(move || queue.send(job).is_ok()).await;
-                    if !sent.unwrap_or(false) {
-                        return Err(StoreError::Closed);
-                    }
-                }
-            }
-            answered.await.map_err(|_| StoreError::Closed)?
-        })
+        self.writer.write(write)
     }
+}
+
+/// Creates the file (mode 0600) and its folder if they are missing.
+pub(crate) fn create(path: &Path) -> Result<(), StoreError> {
+    let error = |e: std::io::Error| open_error(path, &e);
+    if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder).map_err(error)?;
+    }
+    // SQLite would create the file with the umask's mode, so it is created here first.
+    std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(error)?;
+    Ok(())
 }
 
 /// Connects to a file that exists.
 fn connect(path: &Path) -> Result<Connection, StoreError> {
+    let connection = open(path)?;
+    use_log(&connection, "NORMAL").map_err(|error| named(path, error.into()))?;
+    Ok(connection)
+}
+
+/// Has commits go to a write-ahead log, and to the disk when `synchronous` says.
+pub(crate) fn use_log(connection: &Connection, synchronous: &str) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", synchronous)
+}
+
+/// Opens a file that exists, as it is.
+pub(crate) fn open(path: &Path) -> Result<Connection, StoreError> {
     match path.metadata() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Err(StoreError::Missing { path: path.display().to_string() });
@@ -209,31 +236,29 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
         Ok(_) => {}
         Err(error) => return Err(open_error(path, &error)),
     }
-    let connect = || {
+    let open = || {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
-        connection.pragma_update(None, "journal_mode", "WAL")?;
-        connection.pragma_update(None, "synchronous", "NORMAL")?;
         connection.set_prepared_statement_cache_capacity(32);
         Ok(connection)
     };
-    connect().map_err(|error: rusqlite::Error| match is_damage(&error) {
+    open().map_err(|error: rusqlite::Error| match is_damage(&error) {
         true => damaged(path, error.to_string()),
         false => open_error(path, &error),
     })
 }
 
-fn open_error(path: &Path, reason: &dyn ToString) -> StoreError {
+pub(crate) fn open_error(path: &Path, reason: &dyn ToString) -> StoreError {
     StoreError::Open { path: path.display().to_string(), reason: reason.to_string() }
 }
 
-fn damaged(path: &Path, reason: String) -> StoreError {
+pub(crate) fn damaged(path: &Path, reason: String) -> StoreError {
     StoreError::Damaged { path: path.display().to_string(), reason }
 }
 
 /// Adds the file's path, if the error reports damage.
-fn named(path: &Path, error: StoreError) -> StoreError {
+pub(crate) fn named(path: &Path, error: StoreError) -> StoreError {
     match error {
         StoreError::Database(error) if is_damage(&error) => damaged(path, error.to_string()),
         error => error,

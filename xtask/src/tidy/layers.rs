@@ -77,6 +77,8 @@ const SHARED_TOPS: &[(&str, &[&str])] = &[
     ("testkit", &["tests", "bench"]),
     // The independent switch, for tests of what speaks OpenFlow.
     ("openvswitch", &["wire", "mec"]),
+    // The server, for tests of what keeps records in it.
+    ("postgres", &["controlplane", "epc", "mec", "bench"]),
     // Independent neighbours of the gateway.
     ("gogtp", &["epc", "tests", "bench"]),
     // Its configuration reader is a decoder and needs fuzzing.
@@ -91,6 +93,7 @@ const WRAPPED: &[(&str, &[&str], &str)] = &[
     ("dcsctp", &["net"], "use `net::sctp`"),
     ("rtnetlink", &["net"], "use `net::link`"),
     ("rusqlite", &["store"], "use the trait of `store`"),
+    ("tokio-postgres", &["store"], "use `store::records`"),
     ("hyper", &["sbi", "nf", "lab", "bench"], "use `sbi` for SBI operations, `nf::oam` for administration"),
 ];
 
@@ -255,6 +258,8 @@ mod tests {
         assert!(allowed(("e2e", "tests"), ("testkit", "tests")));
         assert!(allowed(("openflow", "wire"), ("openvswitch", "tests")));
         assert!(allowed(("epc", "epc"), ("gogtp", "tests")));
+        assert!(allowed(("store", "controlplane"), ("postgres", "tests")));
+        assert!(!allowed(("upf", "dataplane"), ("postgres", "tests")));
         assert!(!allowed(("upf", "dataplane"), ("openvswitch", "tests")));
         assert!(!allowed(("sbi", "transport"), ("testkit", "tests")));
         assert!(!allowed(("upf", "dataplane"), ("lab", "apps")));
