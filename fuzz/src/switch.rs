@@ -11,16 +11,17 @@ use switch::pipeline::field::{Pattern, WORDS, Words};
 use switch::pipeline::parse::Headers;
 use switch::pipeline::rewrite::{self, Exit, Sink};
 use switch::pipeline::trace::Trace;
-use switch::pipeline::{Change, Limits, Pipeline, Ports};
+use switch::pipeline::{Change, HoldPorts, Limits, Pipeline, Ports};
 
 use crate::targets::openflow_seeds;
 
 const GTP: u32 = 100;
+const HOLD: HoldPorts = HoldPorts { hold: 101, release: 102 };
 
 fn pipeline() -> Pipeline {
     let limits = Limits { entries: 40, masks: 20, groups: 4, ..Limits::default() };
     let live = [(1, true), (2, true), (3, false), (PortNo::LOCAL.0, true)].into();
-    Pipeline::new(limits, Ports { live, gtp: Some(GTP) })
+    Pipeline::new(limits, Ports { live, gtp: Some(GTP), hold: Some(HOLD) })
 }
 
 /// A connection that gets the input in pieces, after a hello.
@@ -76,8 +77,10 @@ pub fn agent_seeds() -> Vec<Vec<u8>> {
     messages.push(control(BundleControlType::CommitRequest));
     let frame = frames().remove(0);
     let actions = vec![Action::output(PortNo::TABLE)];
-    messages
-        .push(PacketOut { buffer_id: BufferId::NO_BUFFER, in_port: PortNo(1), actions, data: frame }.into());
+    let packet = PacketOut { buffer_id: BufferId::NO_BUFFER, in_port: PortNo(1), actions, data: frame };
+    let control = |kind| Message::from(BundleControl { bundle_id: 2, kind, flags });
+    messages.push(BundleAdd { bundle_id: 2, flags, change: Change::PacketOut(packet.clone()) }.into());
+    messages.extend([control(BundleControlType::CommitRequest), packet.into()]);
     for request in [
         Request::Desc(()),
         Request::Flow(FlowStatsRequest::all(TableId::ALL)),
@@ -160,7 +163,9 @@ impl Choices<'_> {
 
     fn action(&mut self) -> Option<Action> {
         let ports = [1, 2, 3, GTP, PortNo::LOCAL.0, PortNo::IN_PORT.0, PortNo::FLOOD.0, PortNo::CONTROLLER.0];
-        let oxm = match self.below(15) {
+        let oxm = match self.below(17) {
+            15 => return Some(Action::SetQueue(self.below(3).into())),
+            16 => return Some(Action::output(PortNo([HOLD.hold, HOLD.release][usize::from(self.below(2))]))),
             11 | 12 => return Some(Action::DecNwTtl),
             13 => return Some(Action::Group(GroupId(1 + u32::from(self.below(2))))),
             at @ 0..8 => return Some(Action::output(PortNo(ports[usize::from(at)]))),
@@ -275,7 +280,11 @@ pub fn program(data: &[u8]) {
                     let at = usize::from(choices.next().unwrap_or(0)) % frame.len();
                     frame[at] ^= choices.next().unwrap_or(0);
                 }
-                pass(&pipeline, &model, &mut known, frame, u32::from(what & 1) + 1);
+                let headers = match what & 2 {
+                    0 => Headers::parse(&frame, u32::from(what & 1) + 1),
+                    _ => Headers::parse_held(&frame, HOLD.hold, u32::from(what & 1) + 1),
+                };
+                pass(&pipeline, &model, &mut known, frame, headers);
             }
         }
         let entries: usize = pipeline.tables().iter().map(|table| table.len()).sum();
@@ -295,9 +304,8 @@ fn pass(
     model: &[FlowMod],
     known: &mut Vec<(Headers, Trace)>,
     mut frame: Vec<u8>,
-    in_port: u32,
+    headers: Headers,
 ) {
-    let headers = Headers::parse(&frame, in_port);
     for (table, number) in pipeline.tables().iter().zip(0u8..) {
         for words in [&headers.outer, &headers.inner] {
             let found = table.look_up(words, &mut [0; WORDS]).map(|flow| flow.priority);

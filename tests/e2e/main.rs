@@ -18,6 +18,7 @@ mod epc_sites;
 mod f1u;
 mod idle;
 mod mec_controller;
+mod mec_order;
 mod mec_switch;
 #[path = "../../epc/tests/common/mme.rs"]
 mod mme;

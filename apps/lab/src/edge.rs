@@ -140,6 +140,8 @@ pub(crate) fn parts(core: &NetNs, site: &NetNs, folder: &Path, log: &str) -> any
             anchor(CENTRAL, network::CORE_N2, core)?,
             anchor(EDGE, EDGE_N3, site)?,
         ],
+        // The data network's host: both anchors have a route there.
+        "diverting": {"order": {"token": DN, "token_ipv6": network::DN_IPV6}},
         "base_stations": [{"name": GNB, "address": network::RAN_N2, "switch": "n3", "access": "5g"}],
     });
     let switch = |(name, number, ports): (&str, u64, [&str; 3])| {
@@ -151,6 +153,7 @@ pub(crate) fn parts(core: &NetNs, site: &NetNs, folder: &Path, log: &str) -> any
             "ports": ports.collect::<Vec<_>>(),
             "local": format!("{name}-host"),
             "gtp_port": GTP_PORT,
+            "hold": {},
         })
     };
     let whole = |name: &str, key: &str, value: Value| json!({"run_dir": folder.join(format!("run-{name}")), "log": log, "mec": {key: value}});

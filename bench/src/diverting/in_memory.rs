@@ -72,7 +72,7 @@ impl InMemory {
             counts: PortCounts::default(),
         };
         let live = (1..).zip(DEVICES).map(|(number, _)| (number, true)).collect();
-        let pipeline = Pipeline::new(Limits::default(), PipelinePorts { live, gtp: Some(GTP) });
+        let pipeline = Pipeline::new(Limits::default(), PipelinePorts { live, gtp: Some(GTP), hold: None });
         let identity = Identity { datapath_id: 1, description: String::new() };
         let ports = (1..).zip(DEVICES).map(port).collect();
         let switch = Switch::new(identity, pipeline, ports, 1000);

@@ -85,6 +85,8 @@ impl Ground {
                     downlink: Some(uplink),
                     target_uplink: None,
                     target_downlink: None,
+                    filter: None,
+                    qfi: None,
                 }],
                 application: None,
                 peer: None,

@@ -1,7 +1,7 @@
 //! Configuration of the controller: its addresses, the switches, anchors and base stations of its edge.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use openflow::MacAddr;
@@ -190,11 +190,39 @@ pub struct Diverting {
     pub restore: bool,
     /// Most diversions.
     pub max_diversions: usize,
+    /// Moves in order.
+    pub order: Order,
+}
+
+/// Moves in order: a token follows the last packet of the old path (docs/adr/0033-packets-wait-for-a-token.md).
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Order {
+    /// Where tokens go to uplink, and come from downlink: an address that the anchors route to SGi or N6, of IPv4.
+    pub token: Ipv4Addr,
+    /// The same of IPv6.
+    pub token_ipv6: Ipv6Addr,
+    /// How long tokens are waited for. The switches' own time (`hold.timeout_ms`) is not shorter.
+    pub timeout_ms: u64,
+}
+
+impl Default for Order {
+    /// Addresses of documentation (RFC 5737, RFC 3849): they have no owner, and are routed as the default route says.
+    fn default() -> Self {
+        let token_ipv6 = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+        Self { token: Ipv4Addr::new(192, 0, 2, 1), token_ipv6, timeout_ms: 200 }
+    }
 }
 
 impl Default for Diverting {
     fn default() -> Self {
-        Self { echo_ms: 1000, echo_misses: 3, restore: true, max_diversions: 100_000 }
+        Self {
+            echo_ms: 1000,
+            echo_misses: 3,
+            restore: true,
+            max_diversions: 100_000,
+            order: Order::default(),
+        }
     }
 }
 

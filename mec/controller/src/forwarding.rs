@@ -187,7 +187,7 @@ impl Forwarding {
         let remove: Vec<RuleKey> = gone.map(|(_, rule)| rule.key).collect();
         if !remove.is_empty() {
             // A switch removes what it is told to, or is out of step: then the next audit puts it right.
-            let _ = self.handle.commit(vec![Step { datapath_id: id, set: Vec::new(), remove }]).await;
+            let _ = self.handle.commit(vec![Step { remove, ..Step::of(id) }]).await;
         }
     }
 
@@ -197,7 +197,7 @@ impl Forwarding {
         let set = rules.iter().map(|(_, rule)| rule.clone()).collect();
         let pairs: Vec<Pair> = rules.iter().map(|(pair, _)| *pair).collect();
         switch.rules.extend(rules);
-        let committed = self.handle.commit(vec![Step { datapath_id: id, set, remove: Vec::new() }]).await;
+        let committed = self.handle.commit(vec![Step { set, ..Step::of(id) }]).await;
         if let Err(CommitError::Refused { .. } | CommitError::NotOurs { .. }) = &committed {
             for pair in pairs {
                 switch.rules.remove(&pair);
@@ -410,5 +410,5 @@ fn medium(from: MacAddr, to: MacAddr, port: PortNo, idle_timeout_s: u16) -> Rule
         Match::new([Oxm::eth_src(from), Oxm::eth_dst(to)]).expect("Ethernet addresses need no other field");
     let key = RuleKey { table: TableId(FORWARDING), priority: PRIORITY, matching };
     let instructions = Instructions::apply([Action::output(port)]);
-    Rule { key, instructions, kind: Kind::T2Medium, idle_timeout_s }
+    Rule { key, instructions, kind: Kind::T2Medium, idle_timeout_s, hard_timeout_s: 0 }
 }

@@ -16,7 +16,7 @@ use crate::capture::Store;
 use crate::config::Config;
 use crate::diverting::explain::{self, Question, Way};
 use crate::diverting::model::{Diversion, Refusal, Tunnel};
-use crate::diverting::{Diverting, Done};
+use crate::diverting::{Diverting, Done, Order};
 use crate::rule::App;
 use crate::switch::{CommitError, Fabric, SwitchView};
 
@@ -40,8 +40,8 @@ pub enum Call {
     Anchors,
     /// `GET /v1/diversions`
     Diversions,
-    /// `POST /v1/diversions`: one, or an array that is done as a whole.
-    Divert(Vec<Diversion>),
+    /// `POST /v1/diversions?order=keep`: one, or an array that is done as a whole.
+    Divert(Vec<Diversion>, Order),
     /// `DELETE /v1/diversions/{id}` and `POST /v1/diversions/remove`
     Undivert(Removal),
     /// `GET /v1/ues`
@@ -83,6 +83,8 @@ pub struct Removal {
     pub ids: Vec<String>,
     /// Everything of these users.
     pub ues: Vec<IpAddr>,
+    /// Whether the order of packets is kept.
+    pub order: Order,
 }
 
 /// A user whose way is asked for; where it is, if it is not diverted.
@@ -116,7 +118,7 @@ pub fn read(request: &Request) -> Result<Call, Box<Response>> {
         ("GET", ["v1", "switches"]) => Call::Switches,
         ("GET", ["v1", "anchors"]) => Call::Anchors,
         ("GET", ["v1", "diversions"]) => Call::Diversions,
-        ("POST", ["v1", "diversions"]) => Call::Divert(read_diversions(&request.body)?),
+        ("POST", ["v1", "diversions"]) => Call::Divert(read_diversions(&request.body)?, order(&query)?),
         ("POST", ["v1", "diversions", "remove"]) => {
             let removal: Removal = json_of(&request.body)?;
             if removal.ids.len() + removal.ues.len() > MAX_AT_ONCE {
@@ -125,7 +127,8 @@ pub fn read(request: &Request) -> Result<Call, Box<Response>> {
             Call::Undivert(removal)
         }
         ("DELETE", ["v1", "diversions", id]) => {
-            Call::Undivert(Removal { ids: vec![(*id).to_owned()], ues: Vec::new() })
+            let (ids, order) = (vec![(*id).to_owned()], order(&query)?);
+            Call::Undivert(Removal { ids, order, ..Removal::default() })
         }
         ("GET", ["v1", "ues"]) => Call::Users,
         ("GET", ["v1", "ues", ue]) => Call::Explain(Asked {
@@ -164,6 +167,14 @@ fn value<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, Box<Response
     let shown: String = text.chars().take(64).collect();
     text.parse()
         .map_err(|_| Box::new(Response::problem(400, "bad value", format!("`{shown}` is not {what}"))))
+}
+
+fn order(query: &BTreeMap<&str, &str>) -> Result<Order, Box<Response>> {
+    match query.get("order") {
+        None => Ok(Order::Any),
+        Some(&"keep") => Ok(Order::Keep),
+        Some(_) => Err(Box::new(Response::problem(400, "bad value", "`order` can be `keep`"))),
+    }
 }
 
 fn json_of<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Box<Response>> {
@@ -217,7 +228,7 @@ impl Api {
             Call::Switches => self.switches(),
             Call::Anchors => json!({"anchors": self.running()?.anchors().await?}),
             Call::Diversions => json!({"diversions": self.diversions().await?}),
-            Call::Divert(diversions) => done(&self.running()?.divert(diversions).await?),
+            Call::Divert(diversions, order) => done(&self.running()?.divert(diversions, order).await?),
             Call::Undivert(removal) => {
                 let mut ids = removal.ids;
                 let ues: HashSet<_> = removal.ues.into_iter().collect();
@@ -228,7 +239,7 @@ impl Api {
                 }
                 ids.sort_unstable();
                 ids.dedup();
-                done(&self.running()?.undivert(ids).await?)
+                done(&self.running()?.undivert(ids, removal.order).await?)
             }
             Call::Users => self.users().await?,
             Call::Explain(asked) => return self.explain(asked).await,
@@ -317,6 +328,8 @@ impl Api {
                 downlink: None,
                 target_uplink: None,
                 target_downlink: None,
+                filter: None,
+                qfi: None,
             });
             of_user.push(Diversion {
                 ue: Some(asked.ue),
@@ -402,7 +415,7 @@ pub fn fuzz(octets: &[u8]) {
     let mut text = || String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();
     let (method, path, query) = (text(), text(), text());
     let body = parts.next().unwrap_or_default().to_vec().into();
-    if let Ok(Call::Divert(diversions)) = read(&Request { method, path, query, body }) {
+    if let Ok(Call::Divert(diversions, _)) = read(&Request { method, path, query, body }) {
         for diversion in diversions {
             let json = serde_json::to_vec(&diversion).unwrap_or_default();
             assert_eq!(serde_json::from_slice::<Diversion>(&json).ok(), Some(diversion));
@@ -428,8 +441,16 @@ mod tests {
     #[test]
     fn requests_are_read_strictly() {
         let one = r#"{"ue": "10.45.0.2", "from": "gw1", "to": "gw2", "base_station": "enb1", "confirmed_by": "test"}"#;
-        let Ok(Call::Divert(single)) = ask("POST", "/v1/diversions", one) else { panic!() };
-        assert_eq!(ask("POST", "/v1/diversions", &format!(" [{one}]")), Ok(Call::Divert(single)));
+        let Ok(Call::Divert(single, Order::Any)) = ask("POST", "/v1/diversions", one) else { panic!() };
+        let listed = format!(" [{one}]");
+        assert_eq!(ask("POST", "/v1/diversions", &listed), Ok(Call::Divert(single.clone(), Order::Any)));
+        let keep = "/v1/diversions?order=keep";
+        assert_eq!(ask("POST", keep, one), Ok(Call::Divert(single, Order::Keep)));
+        assert_eq!(ask("POST", "/v1/diversions?order=any", one), Err(400));
+        let removal = Removal { ids: vec!["a".to_owned()], order: Order::Keep, ..Removal::default() };
+        let asked = r#"{"ids": ["a"], "order": "keep"}"#;
+        assert_eq!(ask("POST", "/v1/diversions/remove", asked), Ok(Call::Undivert(removal.clone())));
+        assert_eq!(ask("DELETE", "/v1/diversions/a?order=keep", ""), Ok(Call::Undivert(removal)));
         assert_eq!(ask("POST", "/v1/diversions", "{}"), Err(400));
         assert_eq!(ask("POST", "/v1/diversions", &one.replace("\"to\"", "\"too\"")), Err(400));
         assert_eq!(ask("POST", "/v1/diversions", &one.replace("10.45.0.2", "10.45.0.256")), Err(400));

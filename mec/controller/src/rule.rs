@@ -111,6 +111,10 @@ kinds! {
     SgiAsker = 17, "SGi asker";
     /// Questions that are not for a diverted user.
     SgiPass = 18, "SGi pass";
+    /// Packets of a user's new path that wait for those of the old one.
+    Hold = 19, "hold";
+    /// What comes behind the last packet of the old path.
+    Token = 20, "token";
 }
 
 /// What names a rule in a switch.
@@ -135,13 +139,15 @@ pub struct Rule {
     pub kind: Kind,
     /// Seconds without packets until the switch removes it; 0: never.
     pub idle_timeout_s: u16,
+    /// Seconds until the switch removes it; 0: never.
+    pub hard_timeout_s: u16,
 }
 
 impl Rule {
     /// A rule that stays.
     pub fn new(kind: Kind, table: u8, priority: u16, matching: Match, instructions: Instructions) -> Rule {
         let key = RuleKey { table: TableId(table), priority, matching };
-        Rule { key, instructions, kind, idle_timeout_s: 0 }
+        Rule { key, instructions, kind, idle_timeout_s: 0, hard_timeout_s: 0 }
     }
 
     /// The message that installs it, also over a rule of the same key.
@@ -149,6 +155,7 @@ impl Rule {
         FlowMod {
             cookie: app.cookie() | self.kind as u64,
             idle_timeout_s: self.idle_timeout_s,
+            hard_timeout_s: self.hard_timeout_s,
             flags: FlowModFlags::SEND_FLOW_REM,
             ..FlowMod::add(
                 self.key.table,
@@ -221,6 +228,7 @@ pub(crate) fn difference(app: App, wanted: &RuleSet, installed: &[FlowStats]) ->
         let is_right = |flow: &FlowStats| {
             flow.instructions == rule.instructions
                 && flow.idle_timeout_s == rule.idle_timeout_s
+                && flow.hard_timeout_s == rule.hard_timeout_s
                 && flow.cookie == app.cookie() | rule.kind as u64
         };
         match found.remove(&rule.key.canonical()) {

@@ -1,5 +1,5 @@
 //! The controller with simulated switches, which lose and invent rules, refuse, and lose their connection, all from a seed.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -34,6 +34,12 @@ struct Tables {
     refuses: bool,
     /// Anchors that do not answer.
     mute: Vec<std::net::IpAddr>,
+    /// Has ports that hold packets.
+    holds: bool,
+    /// Packets of bundles, in their order.
+    sent: Vec<PacketOut>,
+    /// What has happened to rules and packets of moves in order.
+    history: Vec<String>,
 }
 
 impl Tables {
@@ -45,6 +51,10 @@ impl Tables {
         let (table, priority) = (change.table_id, change.priority);
         let key = RuleKey { table, priority, matching: change.matching.clone() };
         let at = self.find(&key);
+        let kind = Kind::of_cookie(at.map_or(change.cookie, |at| self.flows[at].cookie));
+        if let Some(kind @ (Kind::Hold | Kind::Token | Kind::T1High | Kind::SgiDown)) = kind {
+            self.history.push(format!("{:?} {}", change.command, kind.name()));
+        }
         match change.command {
             FlowModCommand::Add => {
                 let is_full = |(table, most)| change.table_id == TableId(table) && self.count(table) >= most;
@@ -56,7 +66,7 @@ impl Tables {
                     duration: openflow::Duration::default(),
                     priority: change.priority,
                     idle_timeout_s: change.idle_timeout_s,
-                    hard_timeout_s: 0,
+                    hard_timeout_s: change.hard_timeout_s,
                     flags: change.flags,
                     cookie: change.cookie,
                     packet_count: 0,
@@ -121,11 +131,12 @@ struct Connection {
     tables: Arc<Mutex<Tables>>,
     stream: tcp::TcpStream,
     bundle: Vec<(u32, FlowMod)>,
+    packets: Vec<PacketOut>,
     /// What the test has it tell the controller.
     told: mpsc::UnboundedReceiver<Message>,
 }
 
-fn ports() -> Vec<Port> {
+fn ports(holds: bool) -> Vec<Port> {
     let port = |number: PortNo, name: &str| Port {
         port_no: number,
         hw_addr: MacAddr([2, 0, 0, 0, 9, number.0 as u8]),
@@ -139,12 +150,16 @@ fn ports() -> Vec<Port> {
         current_speed_kbps: 0,
         max_speed_kbps: 0,
     };
-    vec![
+    let mut all = vec![
         port(PortNo(1), "ran"),
         port(PortNo(2), "core"),
         port(PortNo(100), "gtp"),
         port(PortNo::LOCAL, "local"),
-    ]
+    ];
+    if holds {
+        all.extend([port(PortNo(101), "hold"), port(PortNo(102), "release")]);
+    }
+    all
 }
 
 impl Connection {
@@ -204,7 +219,7 @@ impl Connection {
                         serial_number: Text::new("1"),
                         datapath: Text::new("test"),
                     })),
-                    Request::PortDesc(()) => Reply::PortDesc(ports()),
+                    Request::PortDesc(()) => Reply::PortDesc(ports(self.tables.lock().unwrap().holds)),
                     Request::Flow(asked) => {
                         let is_asked =
                             |flow: &&FlowStats| (flow.cookie ^ asked.cookie) & asked.cookie_mask == 0;
@@ -223,6 +238,9 @@ impl Connection {
             }
             Message::BundleAdd(BundleAdd { change: Change::FlowMod(change), .. }) => {
                 self.bundle.push((xid, change))
+            }
+            Message::BundleAdd(BundleAdd { change: Change::PacketOut(packet), .. }) => {
+                self.packets.push(packet)
             }
             Message::BundleControl(control) => self.bundle(xid, control, octets).await,
             Message::FlowMod(change) => {
@@ -246,10 +264,12 @@ impl Connection {
         match control.kind {
             BundleControlType::OpenRequest => {
                 self.bundle.clear();
+                self.packets.clear();
                 self.send(xid, reply(BundleControlType::OpenReply)).await;
             }
             BundleControlType::CommitRequest => {
                 let changes = std::mem::take(&mut self.bundle);
+                let packets = std::mem::take(&mut self.packets);
                 let failed = {
                     let mut tables = self.tables.lock().unwrap();
                     let before = tables.flows.clone();
@@ -259,6 +279,12 @@ impl Connection {
                     if failed.is_some() {
                         tables.flows = before;
                         tables.places.clear();
+                    } else {
+                        for packet in packets {
+                            let opens = packet.actions.contains(&Action::output(PortNo(102)));
+                            tables.history.push(if opens { "opened" } else { "token sent" }.to_owned());
+                            tables.sent.push(packet);
+                        }
                     }
                     failed
                 };
@@ -325,7 +351,8 @@ impl Switch {
         let stream = tcp::connect(controller, PATIENCE).await.unwrap();
         let (datapath_id, tables) = (self.datapath_id, self.tables.clone());
         let (tell, told) = mpsc::unbounded_channel();
-        let connection = Connection { datapath_id, tables, stream, bundle: Vec::new(), told };
+        let connection =
+            Connection { datapath_id, tables, stream, bundle: Vec::new(), packets: Vec::new(), told };
         self.tell = Some(tell);
         self.task = Some(tokio::spawn(connection.run()));
     }
@@ -881,4 +908,228 @@ async fn ten_thousand_users_in_one_request() {
         assert_eq!(call(&controller, "POST", "/v1/diversions/remove", json!({"ues": ues})).await.0, 200);
         assert_eq!(n6.tables.lock().unwrap().of(App::Diverting, Kind::SgiDown), 0);
     }
+}
+
+/// An access switch and one on N6 that can hold packets, and the anchors between them, which pass tokens on.
+struct Ordered {
+    controller: Controller,
+    access: Switch,
+    n6: Switch,
+    _folder: tempfile::TempDir,
+    anchors: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Ordered {
+    fn drop(&mut self) {
+        self.anchors.abort();
+    }
+}
+
+/// The ports of a token, wherever it is.
+fn token_ports(frame: &[u8]) -> Option<(u16, u16)> {
+    let (_, _, udp) = frame::datagram(frame)?;
+    if udp.destination_port() != 2152 {
+        return Some((udp.source_port(), udp.destination_port()));
+    }
+    let message = packet::gtpu::Packet::new(udp.payload()).ok()?;
+    let frame = packet::ethernet::build([2; 6], [4; 6], None, 0x0800, message.payload());
+    token_ports(&frame)
+}
+
+impl Ordered {
+    async fn start(pass: bool, change: impl FnOnce(&mut Config)) -> Ordered {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = with_n6(config(&folder));
+        change(&mut config);
+        let controller = Controller::start(config).await.unwrap();
+        let (mut access, mut n6) = (Switch::new(), Switch::with_id(2));
+        for switch in [&mut access, &mut n6] {
+            switch.tables.lock().unwrap().holds = true;
+            switch.connect(controller.openflow()).await;
+        }
+        alive(&controller).await;
+        until("connected", async || {
+            controller.fabric().switches().iter().all(|view| view.connected && !view.ports.is_empty())
+        })
+        .await;
+        let tables = [access.tables.clone(), n6.tables.clone()];
+        let anchors = tokio::spawn(async move {
+            let mut seen = [0; 2];
+            loop {
+                time::sleep(Duration::from_millis(1)).await;
+                for at in [0, 1].into_iter().filter(|_| pass) {
+                    let new: Vec<PacketOut> = tables[at].lock().unwrap().sent[seen[at]..].to_vec();
+                    seen[at] += new.len();
+                    let ports: BTreeSet<_> =
+                        new.iter().filter_map(|packet| token_ports(&packet.data)).collect();
+                    let of_token = |flow: &&mut FlowStats| {
+                        let (from, to) = (flow.matching.udp_src(), flow.matching.udp_dst());
+                        Kind::of_cookie(flow.cookie) == Some(Kind::Token)
+                            && from.zip(to).is_some_and(|pair| ports.contains(&pair))
+                    };
+                    let mut other = tables[1 - at].lock().unwrap();
+                    other.flows.iter_mut().filter(of_token).for_each(|flow| flow.packet_count += 1);
+                }
+            }
+        });
+        Ordered { controller, access, n6, _folder: folder, anchors }
+    }
+
+    fn history(&self, switch: &Switch) -> Vec<String> {
+        std::mem::take(&mut switch.tables.lock().unwrap().history)
+    }
+
+    /// Rules of moves that are left.
+    fn left(&self) -> usize {
+        let of = |switch: &Switch| {
+            let tables = switch.tables.lock().unwrap();
+            [Kind::Hold, Kind::Token].map(|kind| tables.of(App::Diverting, kind)).iter().sum::<usize>()
+        };
+        of(&self.access) + of(&self.n6)
+    }
+
+    async fn divert(&self, body: Value) -> Value {
+        let (status, body) = call(&self.controller, "POST", "/v1/diversions?order=keep", body).await;
+        assert_eq!(status, 200, "{body}");
+        body
+    }
+}
+
+/// A user with as many tunnels.
+fn user_with(number: u32, tunnels: u32) -> Value {
+    let tunnels: Vec<_> = (0..tunnels)
+        .map(|at| json!({"uplink": 10 * number + at, "downlink": 10 * number + at + 5}))
+        .collect();
+    json!({"ue": format!("10.45.{}.{}", number / 200, number % 200 + 1), "tunnels": tunnels, "from": "gw1", "to": "gw2",
+        "base_station": "enb1", "confirmed_by": "test"})
+}
+
+/// Packets wait before the change, the token goes with it, and nothing is left of it.
+#[tokio::test]
+async fn a_move_in_order_holds_changes_and_cleans_up() {
+    let ordered = Ordered::start(true, |_| ()).await;
+    let done = ordered.divert(user_with(1, 1)).await;
+    let order = &done["order"];
+    assert_eq!(
+        (&order["kept"], &order["moves"], &order["timed_out"]),
+        (&json!(true), &json!(1), &json!(0)),
+        "{order}"
+    );
+    let expected = |what: &[&str]| what.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    let sorted = |mut history: Vec<String>, from: usize, to: usize| {
+        history[from..to].sort_unstable();
+        history
+    };
+    // The two rules of the first and of the last bundle come in any order.
+    assert_eq!(
+        sorted(sorted(ordered.history(&ordered.access), 0, 2), 4, 6),
+        expected(&[
+            "Add hold",
+            "Add token",
+            "Add SW-T1-H",
+            "token sent",
+            "DeleteStrict hold",
+            "DeleteStrict token"
+        ])
+    );
+    assert_eq!(
+        sorted(sorted(ordered.history(&ordered.n6), 0, 2), 4, 6),
+        expected(&[
+            "Add hold",
+            "Add token",
+            "Add SGi down",
+            "token sent",
+            "DeleteStrict hold",
+            "DeleteStrict token"
+        ])
+    );
+    assert_eq!(ordered.left(), 0);
+
+    // Two tunnels: both tokens have to come before the controller lets the user's uplink packets go.
+    let done = ordered.divert(user_with(2, 2)).await;
+    assert_eq!(done["order"]["kept"], true, "{done}");
+    let history = ordered.history(&ordered.n6);
+    assert_eq!(history.iter().filter(|what| *what == "token sent").count(), 2);
+    assert_eq!(history.iter().filter(|what| *what == "opened").count(), 1);
+
+    // Back, and on to a third anchor.
+    let id = json!({"ids": ["gw1~10.45.0.3"], "order": "keep"});
+    let (status, done) = call(&ordered.controller, "POST", "/v1/diversions/remove", id).await;
+    assert_eq!(
+        (status, &done["order"]["kept"], &done["order"]["moves"]),
+        (200, &json!(true), &json!(1)),
+        "{done}"
+    );
+    let mut on = user_with(2, 2);
+    on["to"] = json!("gw3");
+    let done = ordered.divert(on).await;
+    assert_eq!((&done["order"]["kept"], &done["order"]["moves"]), (&json!(true), &json!(1)), "{done}");
+    assert_eq!(ordered.left(), 0);
+}
+
+/// Tokens do not come: after its time the move is over, and the controller lets packets go before it removes the rules.
+#[tokio::test]
+async fn lost_tokens_cost_time_but_nothing_else() {
+    let ordered = Ordered::start(false, |config| config.diverting.order.timeout_ms = 30).await;
+    let done = ordered.divert(user_with(1, 1)).await;
+    let order = &done["order"];
+    assert_eq!((&order["kept"], &order["timed_out"]), (&json!(false), &json!(1)), "{order}");
+    for switch in [&ordered.access, &ordered.n6] {
+        let history = ordered.history(switch);
+        let of = |text: &str| history.iter().position(|what| what == text).unwrap();
+        assert!(of("token sent") < of("opened") && of("opened") < of("DeleteStrict hold"), "{history:?}");
+    }
+    assert_eq!(ordered.left(), 0);
+}
+
+/// Where order cannot be kept the user moves all the same, and the answer says why.
+#[tokio::test]
+async fn a_move_without_order_says_why() {
+    let mut ordered = Ordered::start(true, |_| ()).await;
+    let why = |done: Value| {
+        assert_eq!((&done["order"]["kept"], &done["order"]["moves"]), (&json!(false), &json!(0)), "{done}");
+        done["order"]["not_kept"][0]["why"].as_str().unwrap().to_owned()
+    };
+    let mut one = user_with(1, 1);
+    one["application"] = json!({"protocol": 17, "server": "9.9.9.9"});
+    assert!(why(ordered.divert(one).await).contains("whole users"));
+    let mut one = user_with(2, 0);
+    one["ue"] = json!("10.45.9.9");
+    assert!(why(ordered.divert(one).await).contains("`tunnels`"));
+    // The old anchor is dead.
+    for switch in [&ordered.access, &ordered.n6] {
+        switch.tables.lock().unwrap().mute.push("10.0.0.11".parse().unwrap());
+    }
+    until("dead", async || {
+        let anchors = ordered.controller.diverting().anchors().await.unwrap();
+        anchors.iter().any(|anchor| !anchor.alive)
+    })
+    .await;
+    assert!(why(ordered.divert(user_with(3, 1)).await).contains("does not answer"));
+    // A switch without such ports.
+    ordered.access.tables.lock().unwrap().mute.clear();
+    alive(&ordered.controller).await;
+    ordered.n6.tables.lock().unwrap().holds = false;
+    ordered.n6.connect(ordered.controller.openflow()).await;
+    until("connected again", async || {
+        let view = ordered.controller.fabric().switch(2).unwrap();
+        view.connected && view.port("hold").is_none()
+    })
+    .await;
+    assert!(why(ordered.divert(user_with(4, 1)).await).contains("no port that holds"));
+    assert_eq!(ordered.left(), 0);
+}
+
+/// A thousand users in one request.
+#[tokio::test]
+async fn a_thousand_users_move_in_order_at_once() {
+    let ordered = Ordered::start(true, |config| config.diverting.order.timeout_ms = 10_000).await;
+    let users: Vec<Value> = (1..=1000).map(|number| user_with(number, 1)).collect();
+    let done = ordered.divert(json!(users)).await;
+    let order = &done["order"];
+    assert_eq!((&order["kept"], &order["moves"]), (&json!(true), &json!(1000)), "{order}");
+    eprintln!("1,000 users in order: {order}");
+    let tokens =
+        |switch: &Switch| ordered.history(switch).iter().filter(|what| *what == "token sent").count();
+    assert_eq!((tokens(&ordered.access), tokens(&ordered.n6), ordered.left()), (1000, 1000, 0));
 }

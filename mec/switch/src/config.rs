@@ -6,8 +6,9 @@ use openflow::PortNo;
 use pktio::interface::WorkersConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::hold;
 use crate::offload::can_be_anchor;
-use crate::pipeline::Limits;
+use crate::pipeline::{HoldPorts, Limits};
 
 /// A switch.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -32,6 +33,9 @@ pub struct Config {
     /// Number of the port behind which are the insides of GTP-U tunnels; without one there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gtp_port: Option<u32>,
+    /// The ports for packets that wait; without them none does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Hold>,
     /// Flow tables.
     #[serde(default = "default_tables")]
     pub tables: u8,
@@ -59,6 +63,31 @@ pub struct Xdp {
     /// Anchors whose TEIDs are an index of a table instead of being looked up.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub own: Vec<OwnAnchor>,
+}
+
+/// Packets that wait for a token: the ports, and what bounds the queues.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Hold {
+    /// Number of the port that takes packets into a queue, and by which they come back.
+    pub port: u32,
+    /// Number of the port that swallows a packet and opens its queue.
+    pub release: u32,
+    /// Most packets of a queue.
+    pub packets: usize,
+    /// Most octets of all queues.
+    pub octets: usize,
+    /// Most queues.
+    pub queues: usize,
+    /// Time after its first packet at which a queue opens without a token.
+    pub timeout_ms: u64,
+}
+
+impl Default for Hold {
+    fn default() -> Self {
+        let hold::Limits { packets, octets, queues, timeout_ns } = hold::Limits::default();
+        Hold { port: 101, release: 102, packets, octets, queues, timeout_ms: timeout_ns / 1_000_000 }
+    }
 }
 
 /// An anchor that assigns TEIDs from a known range, densely.
@@ -95,6 +124,12 @@ const MAX_ENTRIES: usize = 4 << 20;
 const MAX_TUNNELS: u32 = 1 << 20;
 /// Most own anchors.
 const MAX_OWN: usize = 1024;
+
+/// Most packets of a queue, octets of all of them, queues, and milliseconds that packets may wait.
+const MAX_HELD: usize = 1 << 20;
+const MAX_HELD_OCTETS: usize = 4 << 30;
+const MAX_QUEUES: usize = 1 << 20;
+const MAX_HOLD_MS: u64 = 10_000;
 
 fn default_tables() -> u8 {
     Limits::default().tables
@@ -140,6 +175,10 @@ impl Config {
         {
             return wrong("gtp_port", format!("{gtp} is a number of `ports`, or cannot be a port's number"));
         }
+        if let Some(hold) = &self.hold {
+            let taken: Vec<u32> = numbers.clone().chain(self.gtp_port).collect();
+            hold.validate(&taken)?;
+        }
         let mut seen = std::collections::BTreeSet::new();
         for number in numbers {
             if number == 0 || number > PortNo::MAX.0 {
@@ -161,6 +200,42 @@ impl Config {
         }
         self.xdp.as_ref().map_or(Ok(()), Xdp::validate)?;
         self.workers.check().or_else(|what| wrong("workers", what))
+    }
+}
+
+impl Hold {
+    fn validate(&self, taken: &[u32]) -> Result<(), (String, String)> {
+        let wrong = |key: &str, what: String| Err((format!("hold.{key}"), what));
+        for (key, number) in [("port", self.port), ("release", self.release)] {
+            if number == 0 || number > PortNo::MAX.0 || taken.contains(&number) {
+                return wrong(
+                    key,
+                    format!("{number} is the number of another port, or cannot be a port's number"),
+                );
+            }
+        }
+        if self.port == self.release {
+            return wrong("release", format!("{} is the number of `hold.port`", self.release));
+        }
+        let bounds = [
+            ("packets", self.packets as u64, MAX_HELD as u64),
+            ("octets", self.octets as u64, MAX_HELD_OCTETS as u64),
+            ("queues", self.queues as u64, MAX_QUEUES as u64),
+            ("timeout_ms", self.timeout_ms, MAX_HOLD_MS),
+        ];
+        match bounds.into_iter().find(|(_, value, most)| !(1..=*most).contains(value)) {
+            Some((key, _, most)) => wrong(key, format!("from 1 to {most} are possible")),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn ports(&self) -> HoldPorts {
+        HoldPorts { hold: self.port, release: self.release }
+    }
+
+    pub(crate) fn limits(&self) -> hold::Limits {
+        let timeout_ns = self.timeout_ms * 1_000_000;
+        hold::Limits { packets: self.packets, octets: self.octets, queues: self.queues, timeout_ns }
     }
 }
 
@@ -228,6 +303,15 @@ mod tests {
         assert_eq!(key(|config| config.tables = 255), "tables");
         assert_eq!(key(|config| config.entries = 0), "entries");
         assert_eq!(key(|config| config.workers.count = Some(0)), "workers");
+        let hold = |change: fn(&mut Hold)| {
+            let mut hold = Hold::default();
+            change(&mut hold);
+            Config { hold: Some(hold), ..config() }.validate().map_err(|(key, _)| key)
+        };
+        assert_eq!(hold(|_| ()), Ok(()));
+        assert_eq!(hold(|hold| hold.port = 100), Err("hold.port".to_owned()));
+        assert_eq!(hold(|hold| hold.release = 101), Err("hold.release".to_owned()));
+        assert_eq!(hold(|hold| hold.timeout_ms = 10_001), Err("hold.timeout_ms".to_owned()));
     }
 
     #[test]

@@ -12,16 +12,21 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockRea
 use net::time::now_ns;
 use openflow::{
     BufferId, Duration, Field, FlowModFlags, FlowRemoved, MacAddr, Match, Message, Oxm, PacketIn,
-    PacketInReason, Port, PortConfig, PortNo, PortReason, PortState, PortStats, PortStatus, Role, Text,
+    PacketInReason, PacketOut, Port, PortConfig, PortNo, PortReason, PortState, PortStats, PortStatus, Role,
+    Text,
 };
 
 use crate::agent::peer::Peer;
+use crate::hold::Hold;
 use crate::offload::Offload;
 use crate::pipeline::field::{self, Words};
 use crate::pipeline::parse::{Headers, Layout};
 use crate::pipeline::rewrite::{self, Exit, Sink};
 use crate::pipeline::trace::{CONTEXT, ToController};
 use crate::pipeline::{Change, Committed, Failed, Pipeline, Removed, Touched};
+
+/// Packets of a change that are sent before workers have taken them: they are far below what may wait for a worker.
+const AT_ONCE: usize = 256;
 
 /// Who the switch is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,8 +89,17 @@ pub trait Workers: Send + Sync {
     /// in their counters. `false`: a worker does not answer in time.
     fn settle(&self) -> bool;
 
+    /// Waits until what was sent before has left the workers, as far as their interfaces say.
+    fn drain(&self);
+
     /// Sends a frame by an interface; `false` if it is lost, as too many wait.
     fn send(&self, port: u32, frame: &[u8]) -> bool;
+
+    /// Puts a frame into a queue of the hold port; `false` if it is lost, as too many wait.
+    fn hold(&self, queue: u32, frame: &[u8]) -> bool;
+
+    /// Has a worker look for packets of the hold port that it may let go.
+    fn look(&self, worker: usize);
 
     /// Its caches, for people: names and numbers.
     fn caches(&self) -> Vec<(&'static str, u64)>;
@@ -103,6 +117,7 @@ pub struct Switch {
     /// The generation of the last election of a master (§6.3.6).
     generation: Mutex<Option<u64>>,
     packet_in: Mutex<Bucket>,
+    hold: Hold,
     started_ns: u64,
     /// What was refused or lost.
     pub counts: Counts,
@@ -152,6 +167,7 @@ impl Switch {
         Arc::new(Switch {
             identity,
             version: AtomicU64::new(pipeline.version()),
+            hold: Hold::new(pipeline.limits().hold),
             pipeline: RwLock::new(pipeline),
             ports,
             workers: OnceLock::new(),
@@ -206,6 +222,23 @@ impl Switch {
         self.offload.get()
     }
 
+    /// The packets that wait.
+    #[inline]
+    pub fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    /// Opens a queue of the hold port, as a token has come to this worker, or a controller wants it.
+    pub fn release(&self, queue: u32, worker: Option<usize>) {
+        self.wake(self.hold.release(queue, worker, now_ns()), worker);
+    }
+
+    /// Has workers look for packets that they may let go; `but` does so anyway.
+    pub(crate) fn wake(&self, workers: Vec<usize>, but: Option<usize>) {
+        let Some(host) = self.workers.get() else { return };
+        workers.into_iter().filter(|worker| Some(*worker) != but).for_each(|worker| host.look(worker));
+    }
+
     /// Waits until every packet that is received from now on is treated by the present entries: that is so of tunnels in XDP when a
     /// change has been made.
     /// `false`: a worker does not answer, and may still treat packets by older ones.
@@ -235,7 +268,8 @@ impl Switch {
         self.workers.get().map(|workers| workers.caches()).unwrap_or_default()
     }
 
-    /// Makes changes together, and tells controllers of entries that are gone.
+    /// Makes changes together, and tells controllers of entries that are gone. Packets among them are sent afterwards, behind all that
+    /// was treated by the entries from before.
     ///
     /// # Errors
     /// The first change that fails; then nothing is changed.
@@ -245,7 +279,33 @@ impl Switch {
             Ok((removed, Touched::Entries(touched)))
         })?;
         self.tell_removed(&removed);
+        let packets = changes.iter().filter_map(|change| match change {
+            Change::PacketOut(packet_out) => Some(packet_out),
+            _ => None,
+        });
+        self.send_behind(packets.collect());
         Ok(())
+    }
+
+    /// Sends packets behind all that was treated by the entries from before the last change.
+    fn send_behind(&self, packets: Vec<&PacketOut>) {
+        if packets.is_empty() {
+            return;
+        }
+        self.await_workers();
+        if let Some(host) = self.workers.get() {
+            host.drain();
+        }
+        if let Some(offload) = self.offload() {
+            offload.await_programs();
+        }
+        for packets in packets.chunks(AT_ONCE) {
+            for packet in packets {
+                self.packet_out(packet.in_port, &packet.actions, packet.data.clone());
+            }
+            // What a worker has not sent yet is bounded.
+            self.await_workers();
+        }
     }
 
     /// Removes entries whose time is over.
@@ -298,6 +358,7 @@ impl Switch {
     }
 
     fn tell_removed(&self, removed: &[Removed]) {
+        self.end_queues(removed);
         let asked = |removed: &&Removed| removed.flow.flags.contains(FlowModFlags::SEND_FLOW_REM);
         let mut settled = false;
         for Removed { flow, reason } in removed.iter().filter(asked) {
@@ -325,6 +386,15 @@ impl Switch {
                 matching: flow.matching.clone(),
             };
             self.tell(&message.into(), |peer| peer.hears_of_removal(*reason));
+        }
+    }
+
+    /// Packets no longer wait for what was removed.
+    fn end_queues(&self, removed: &[Removed]) {
+        let Some(ports) = self.pipeline().ports().hold else { return };
+        let ended: Vec<u32> = removed.iter().flat_map(|removed| removed.flow.queues(ports.hold)).collect();
+        if !ended.is_empty() {
+            self.wake(self.hold.end(&ended, now_ns()), None);
         }
     }
 
@@ -452,7 +522,11 @@ impl Switch {
         let [.., a, b, c, d, e] = self.identity.datapath_id.to_be_bytes();
         let local =
             gtp.filter(|_| !has_local).map(|_| describe(PortNo::LOCAL.0, "local", [2, a, b, c, d, e]));
-        interfaces.chain(local).chain(gtp.map(|number| describe(number, "gtp", [0; 6]))).collect()
+        let hold = pipeline.ports().hold;
+        let hold = hold.into_iter().flat_map(|ports| [(ports.hold, "hold"), (ports.release, "release")]);
+        let inside = gtp.map(|number| (number, "gtp")).into_iter().chain(hold);
+        let inside = inside.map(|(number, name)| describe(number, name, [0; 6]));
+        interfaces.chain(local).chain(inside).collect()
     }
 
     /// Counters of a port.
@@ -493,7 +567,13 @@ impl Sink for Out<'_> {
                     self.switch.lost_packet_out(port);
                 }
             }
-            (Exit::Port(_), None) => {}
+            (Exit::Hold(queue), Some(workers)) => {
+                if !workers.hold(queue, frame) {
+                    self.switch.counts.packet_out_lost.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            (Exit::Port(_) | Exit::Hold(_), None) => {}
+            (Exit::Release(queue), _) => self.switch.release(queue, None),
             (Exit::Controller(to), _) => {
                 if let Some(packet) = self.switch.packet_in(to, frame, self.layout) {
                     self.switch.tell_packet(packet);

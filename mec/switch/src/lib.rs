@@ -12,6 +12,7 @@
 pub mod agent;
 pub mod config;
 pub mod core;
+pub mod hold;
 pub mod host;
 pub mod offload;
 pub mod pipeline;

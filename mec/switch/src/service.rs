@@ -17,7 +17,7 @@ use telemetry::DropReason;
 use telemetry::worker::Drops;
 
 use crate::agent::driver::Agent;
-use crate::config::Config;
+use crate::config::{Config, Hold};
 use crate::core::{Identity, PortCounts, Switch, SwitchPort};
 use crate::host::{self, Host, PortSet};
 use crate::offload::manager::{self, Manager};
@@ -103,8 +103,12 @@ impl Service {
         let ports = describe(config, &opened);
         let devices: Vec<_> = ports.iter().map(|port| (port.number, Device::find(&port.name).ok())).collect();
         let live = devices.iter().map(|(number, device)| (*number, is_live(device.as_ref()))).collect();
-        let limits = Limits { tables: config.tables, entries: config.entries, ..Limits::default() };
-        let pipeline = Pipeline::new(limits, PipelinePorts { live, gtp: config.gtp_port });
+        let mut limits = Limits { tables: config.tables, entries: config.entries, ..Limits::default() };
+        if let Some(hold) = &config.hold {
+            limits.hold = hold.limits();
+        }
+        let hold = config.hold.as_ref().map(Hold::ports);
+        let pipeline = Pipeline::new(limits, PipelinePorts { live, gtp: config.gtp_port, hold });
         let identity = Identity { datapath_id: config.datapath_id, description: config.description.clone() };
         let switch = Switch::new(identity, pipeline, ports, config.packet_in_per_s);
         let sets = workers(config, &opened)?;
@@ -230,8 +234,8 @@ fn worker_ports(opened: &Opened, worker: u32, count: u32) -> Result<PortSet, Sta
     let first = opened.interfaces.first().map_or(0, |(number, ..)| *number);
     let failed = |number| move |error| StartError::Interface { number, error };
     let sockets: u32 = devices().map(|device| device.queues.div_ceil(count)).sum();
-    // Copies for each port, and a vector of frames of a controller.
-    let more = (opened.interfaces.len() + 3) * VECTOR;
+    // Copies for each port, a vector of frames of a controller, and one of what has waited.
+    let more = (opened.interfaces.len() + 4) * VECTOR;
     let mut memory = Memory::with_more(sockets as usize, more, devices()).map_err(failed(first))?;
     let mut ports: Ports = Vec::new();
     for (number, interface, busy_poll) in &opened.interfaces {
@@ -280,6 +284,7 @@ pub fn status(switch: &Switch, host: &Host) -> Value {
     let tables: Vec<_> = tables.collect();
     let entries_in_all: usize = pipeline.tables().iter().map(|table| table.len()).sum();
     let (gtp_port, groups) = (pipeline.ports().gtp, pipeline.groups().len());
+    let hold_ports = pipeline.ports().hold;
     let all = pipeline.tables().iter().flat_map(|table| table.flows());
     let mut flows: Vec<_> = all.take(MAX_SHOWN).cloned().collect();
     // Packets and controllers go on while all is put into words.
@@ -312,6 +317,7 @@ pub fn status(switch: &Switch, host: &Host) -> Value {
         "datapath_id": format!("{:016x}", switch.identity().datapath_id),
         "description": switch.identity().description,
         "gtp_port": gtp_port,
+        "hold": hold_ports.map(|_| switch.hold().status()),
         "ports": ports,
         "tables": tables,
         "entries": entries.collect::<Vec<_>>(),

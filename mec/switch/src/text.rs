@@ -85,6 +85,7 @@ fn of_action(action: &Action) -> String {
     match action {
         Action::Output { port, .. } if port.0 <= PortNo::MAX.0 => format!("output:{}", port.0),
         Action::Output { port, .. } => of_port(*port),
+        Action::SetQueue(queue) => format!("set_queue:{queue}"),
         Action::Group(group) => format!("group:{}", group.0),
         Action::SetField(set) => format!("set_field:{}->{}", of_oxm(&set.oxm()), name(set.oxm().field())),
         Action::DecNwTtl => "dec_ttl".to_owned(),

@@ -188,7 +188,7 @@ fn open_vswitch_sends_packets_by_the_same_ports() {
         rules.extend((0..4).map(|table| add(table, 0, [], Instructions::default())));
         oracle.install(&rules);
         let live = PORTS.iter().map(|port| (*port, true)).collect();
-        let mut pipeline = Pipeline::new(Limits::default(), Ports { live, gtp: None });
+        let mut pipeline = Pipeline::new(Limits::default(), Ports { live, gtp: None, hold: None });
         install(&mut pipeline, rules.clone());
         for frame in packets() {
             for in_port in [1, 2] {

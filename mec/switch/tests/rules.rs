@@ -198,7 +198,7 @@ fn delete_has_filters_for_cookies_ports_groups_and_tables() {
 fn what_cannot_be_installed_has_the_errors_of_the_standard() {
     let limits = Limits { entries: 2, groups: 1, buckets: 2, actions: 3, ..Limits::default() };
     let live = [(1, true), (2, true)].into();
-    let mut pipeline = Pipeline::new(limits, Ports { live, gtp: None });
+    let mut pipeline = Pipeline::new(limits, Ports { live, gtp: None, hold: None });
     let nothing = || add(0, 1, [], Instructions::default());
     let mut refused = |flow_mod| change(&mut pipeline, flow_mod).unwrap_err();
     assert_eq!(refused(FlowMod { table_id: TableId(8), ..nothing() }), Code::OFPFMFC_BAD_TABLE_ID);

@@ -905,3 +905,63 @@ fn a_killed_switch_leaves_nothing() {
     });
     assert!(gone);
 }
+
+/// A tunnel whose packets are to wait leaves XDP at once; when they no longer are, it comes back. A bundle's packet leaves behind what XDP
+/// had.
+#[test]
+fn a_tunnel_that_waits_is_not_in_xdp() {
+    if !::xdp::programs::BUILT {
+        return;
+    }
+    let Some(network) = network_with(&json!({"xdp": {"tunnels": 64}, "hold": {"timeout_ms": 10_000}})) else {
+        return;
+    };
+    network.install(table_one());
+    let [mut enb, mut gw1, mut gw2] = [0, 1, 2].map(|peer| network.link(peer));
+    let frame = |teid, number: u16| {
+        let packet = udp((UE1.into(), 40_000), (SERVER.into(), 53), &number.to_be_bytes());
+        uplink(GW1, &gpdu_5g(teid, &packet))
+    };
+    teach(&network, &mut enb, &mut [&mut gw1, &mut gw2], &[frame(7, 0), frame(8, 0)]);
+    let fields = [Oxm::metadata(0), Oxm::tun_ipv4_dst(GW1), Oxm::tunnel_id(7)];
+    let wait = add(1, 280, fields, Instructions::apply([Action::SetQueue(5), output(101)]));
+    network.service().switch().commit(&[Change::FlowMod(wait.clone())]).unwrap();
+    let before = packets(&network);
+    for number in 1..=50 {
+        enb.send(&[frame(7, number), frame(8, number)]);
+        assert_eq!(gw1.receive(1), [frame(8, number)], "only the other tunnel passes");
+    }
+    assert_eq!(
+        (packets(&network), number(&network.service().status()["hold"]["waiting"])),
+        (before + 50, 50)
+    );
+    assert_eq!(number(&xdp(&network)["pauses"]), 0, "it concerns one tunnel");
+    // A token opens the queue, and the rule goes.
+    let open = PacketOut {
+        buffer_id: BufferId::NO_BUFFER,
+        in_port: PortNo::CONTROLLER,
+        actions: vec![Action::SetQueue(5), output(102)],
+        data: vec![0; 64],
+    };
+    network.service().switch().commit(&[Change::PacketOut(open)]).unwrap();
+    assert_eq!(gw1.receive(50), (1..=50).map(|number| frame(7, number)).collect::<Vec<_>>());
+    let gone = FlowMod { command: FlowModCommand::DeleteStrict, ..wait };
+    network.service().switch().commit(&[Change::FlowMod(gone)]).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let before = packets(&network);
+    for number in 0..20 {
+        enb.send(&[frame(7, number)]);
+        assert_eq!(gw1.receive(1), [frame(7, number)]);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(packets(&network) > before, "it is in XDP again: {}", xdp(&network));
+    // What XDP has is in front of a bundle's packet.
+    for number in 0..20 {
+        let numbers: Vec<_> = (0..32).map(|at| frame(8, 100 * number + at)).collect();
+        enb.send(&numbers);
+        let (in_port, actions) = (PortNo::LOCAL, vec![Action::output(PortNo::TABLE)]);
+        let behind = PacketOut { buffer_id: BufferId::NO_BUFFER, in_port, actions, data: frame(8, 9999) };
+        network.service().switch().commit(&[Change::PacketOut(behind)]).unwrap();
+        assert_eq!(gw1.receive(33), [numbers, vec![frame(8, 9999)]].concat());
+    }
+}

@@ -14,6 +14,8 @@ pub enum Action {
         /// How much of it the controller gets, if that is the port.
         max_len: MaxLen,
     },
+    /// OFPAT_SET_QUEUE: the queue of the port that it is sent to afterwards.
+    SetQueue(u32),
     /// OFPAT_GROUP: what the group says.
     Group(GroupId),
     /// OFPAT_SET_FIELD.
@@ -81,6 +83,7 @@ pub mod kind {
     pub const OUTPUT: u16 = 0;
     pub const PUSH_VLAN: u16 = 17;
     pub const POP_VLAN: u16 = 18;
+    pub const SET_QUEUE: u16 = 21;
     pub const GROUP: u16 = 22;
     pub const DEC_NW_TTL: u16 = 24;
     pub const SET_FIELD: u16 = 25;
@@ -143,6 +146,7 @@ impl Wire for Action {
                 body.skip(6)?;
                 Action::Output { port, max_len }
             }
+            kind::SET_QUEUE => Action::SetQueue(u32::read(&mut body)?),
             kind::GROUP => Action::Group(GroupId::read(&mut body)?),
             kind::PUSH_VLAN => {
                 let ethertype = u16::read(&mut body)?;
@@ -167,6 +171,7 @@ impl Wire for Action {
         let start = out.len();
         let (kind, padding) = match self {
             Action::Output { .. } => (kind::OUTPUT, 6),
+            Action::SetQueue(_) => (kind::SET_QUEUE, 0),
             Action::Group(_) => (kind::GROUP, 0),
             Action::SetField(_) => (kind::SET_FIELD, 0),
             Action::DecNwTtl => (kind::DEC_NW_TTL, 4),
@@ -181,6 +186,7 @@ impl Wire for Action {
                 port.write(out);
                 max_len.write(out);
             }
+            Action::SetQueue(queue) => queue.write(out),
             Action::Group(group) => group.write(out),
             Action::SetField(SetField(oxm)) => oxm.write(out),
             Action::PushVlan(ethertype) => ethertype.write(out),

@@ -2,6 +2,7 @@
 
 use crate::codec::{Reader, Wire, enumerated, flags, pad};
 use crate::flow::{FlowMod, GroupMod};
+use crate::switch::PacketOut;
 use crate::{Code, EXPERIMENTER_ONF, HEADER_LEN, VERSION, header, kind, onf, put};
 
 enumerated! {
@@ -66,6 +67,8 @@ pub enum Change {
     FlowMod(FlowMod),
     /// OFPT_GROUP_MOD.
     GroupMod(GroupMod),
+    /// OFPT_PACKET_OUT: a packet that is sent behind those that were treated before the bundle took effect.
+    PacketOut(PacketOut),
 }
 
 impl BundleAdd {
@@ -84,6 +87,7 @@ impl BundleAdd {
         let change = match header.kind {
             kind::FLOW_MOD => Change::FlowMod(Wire::read(r)?),
             kind::GROUP_MOD => Change::GroupMod(Wire::read(r)?),
+            kind::PACKET_OUT => Change::PacketOut(Wire::read(r)?),
             _ => return Err(Code::OFPBFC_MSG_UNSUP),
         };
         r.end()?;
@@ -113,6 +117,7 @@ impl BundleAdd {
         match &self.change {
             Change::FlowMod(flow_mod) => put(out, kind::FLOW_MOD, xid, |out| flow_mod.write(out)),
             Change::GroupMod(group_mod) => put(out, kind::GROUP_MOD, xid, |out| group_mod.write(out)),
+            Change::PacketOut(packet_out) => put(out, kind::PACKET_OUT, xid, |out| packet_out.write(out)),
         }
     }
 }

@@ -158,6 +158,7 @@ pub(crate) mod kind {
     pub const HELLO: u8 = 0;
     pub const ERROR: u8 = 1;
     pub const EXPERIMENTER: u8 = 4;
+    pub const PACKET_OUT: u8 = 13;
     pub const FLOW_MOD: u8 = 14;
     pub const GROUP_MOD: u8 = 15;
 }

@@ -160,7 +160,7 @@ impl Difference {
         let mut steps: Vec<Step> = Vec::new();
         let step_of = |steps: &mut Vec<Step>, datapath_id, may_join: bool| {
             if !(may_join && steps.last().is_some_and(|step| step.datapath_id == datapath_id)) {
-                steps.push(Step { datapath_id, set: Vec::new(), remove: Vec::new() });
+                steps.push(Step::of(datapath_id));
             }
             steps.len() - 1
         };

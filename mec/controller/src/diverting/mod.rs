@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use net::time::{self, Duration};
-use openflow::FlowRemovedReason;
+use openflow::{FlowRemovedReason, PacketOut};
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
@@ -30,6 +30,7 @@ mod installed;
 pub mod journal;
 pub mod model;
 mod neighbours;
+pub mod order;
 pub mod rules;
 
 use askers::Askers;
@@ -38,6 +39,7 @@ use journal::{Diversions, Journal, JournalError};
 use model::{Diversion, Refusal};
 pub use neighbours::AnchorState;
 use neighbours::Neighbours;
+use order::{Known, Plan};
 use rules::Placed;
 
 /// Most requests that wait.
@@ -91,15 +93,29 @@ pub struct Done {
     /// Where.
     #[serde(flatten)]
     pub outcome: Outcome,
+    /// What has become of the order of packets, if it was to be kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order: Option<order::Kept>,
+}
+
+/// Whether the order of the users' packets is kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Packets of the new way may overtake those of the old one.
+    #[default]
+    Any,
+    /// They wait for these.
+    Keep,
 }
 
 /// A request to the application.
 #[derive(Debug)]
 pub enum Command {
     /// Divert, all or none.
-    Divert(Vec<Diversion>, oneshot::Sender<Result<Done, Refusal>>),
+    Divert(Vec<Diversion>, Order, oneshot::Sender<Result<Done, Refusal>>),
     /// Undivert by id, all or none; unknown ids are undiverted already.
-    Undivert(Vec<String>, oneshot::Sender<Result<Done, Refusal>>),
+    Undivert(Vec<String>, Order, oneshot::Sender<Result<Done, Refusal>>),
     /// All diversions.
     List(oneshot::Sender<Vec<Diversion>>),
     /// The anchors, as each switch sees them.
@@ -133,16 +149,16 @@ impl Diverting {
     ///
     /// # Errors
     /// Why nothing was done.
-    pub async fn divert(&self, diversions: Vec<Diversion>) -> Result<Done, Refusal> {
-        self.ask(|answer| Command::Divert(diversions, answer)).await?
+    pub async fn divert(&self, diversions: Vec<Diversion>, order: Order) -> Result<Done, Refusal> {
+        self.ask(|answer| Command::Divert(diversions, order, answer)).await?
     }
 
     /// Undiverts by id, all or none.
     ///
     /// # Errors
     /// Why nothing was done.
-    pub async fn undivert(&self, ids: Vec<String>) -> Result<Done, Refusal> {
-        self.ask(|answer| Command::Undivert(ids, answer)).await?
+    pub async fn undivert(&self, ids: Vec<String>, order: Order) -> Result<Done, Refusal> {
+        self.ask(|answer| Command::Undivert(ids, order, answer)).await?
     }
 
     /// All diversions.
@@ -198,6 +214,8 @@ struct Application {
     restoring: HashMap<(u64, String), Attempt>,
     /// Switches to compare rules with, once no more events wait.
     dirty: BTreeSet<u64>,
+    /// Number of the last queue in which packets of a move have waited.
+    queue: u32,
 }
 
 /// Runs the application until it is told to stop.
@@ -231,6 +249,8 @@ pub(crate) async fn run(
         askers: Askers::default(),
         restoring: HashMap::new(),
         dirty: BTreeSet::new(),
+        // Not one of an earlier life, of which packets may wait.
+        queue: nf::random::u32(),
     };
     loop {
         tokio::select! {
@@ -268,8 +288,14 @@ impl Application {
     async fn command(&mut self, command: Command) {
         // Who asked may have gone.
         match command {
-            Command::Divert(diversions, answer) => _ = answer.send(self.divert(diversions).await),
-            Command::Undivert(ids, answer) => _ = answer.send(self.undivert(ids).await),
+            Command::Divert(diversions, order, answer) => {
+                let done = self.divert(diversions, order).await;
+                _ = answer.send(done);
+            }
+            Command::Undivert(ids, order, answer) => {
+                let done = self.undivert(ids, order).await;
+                _ = answer.send(done);
+            }
             Command::List(answer) => _ = answer.send(self.diversions.values().cloned().collect()),
             Command::Anchors(answer) => _ = answer.send(self.neighbours.anchors()),
             Command::Macs(answer) => _ = answer.send(self.neighbours.macs()),
@@ -335,7 +361,7 @@ impl Application {
             let set = self.askers.learn(datapath_id, by);
             if !set.is_empty() {
                 // A refusal is in the log; the controller goes on answering.
-                let _ = self.handle.commit(vec![Step { datapath_id, set, remove: Vec::new() }]).await;
+                let _ = self.handle.commit(vec![Step { set, ..Step::of(datapath_id) }]).await;
             }
         }
         true
@@ -397,7 +423,7 @@ impl Application {
             return Ok(());
         }
         let count = ids.len();
-        let undiverted = self.undivert(ids).await;
+        let undiverted = self.undivert(ids, Order::Any).await;
         let what = match &undiverted {
             Ok(_) => format!("{count} diversions to {dead} were taken back: it does not answer"),
             Err(error) => format!("diversions to {dead} could not be taken back yet: {error}"),
@@ -423,6 +449,10 @@ impl Application {
                 }
                 Err(error) => tracing::debug!(%error, id, "not diverted yet"),
             }
+        }
+        match rules::order::downlink_ways(&self.config, &switches) {
+            Ok(ways) => ways.iter().for_each(|placed| self.rules.enter(placed)),
+            Err(error) => tracing::error!(%error, "moves in order are not possible"),
         }
         for anchor in &self.config.anchors {
             if let Some(placed) = self.side(&anchor.name, |id| self.diversions.get(id)) {
@@ -501,14 +531,14 @@ impl Application {
         all.extend(self.askers.rules(datapath_id));
         if self.is_waiting(datapath_id) {
             // Rules of an earlier life stay until it is known what they are for.
-            let _ = self.handle.commit(vec![Step { datapath_id, set: all, remove: Vec::new() }]).await;
+            let _ = self.handle.commit(vec![Step { set: all, ..Step::of(datapath_id) }]).await;
             return;
         }
         // A refusal is in the log; the next audit tries again.
         let _ = self.handle.sync(datapath_id, all).await;
     }
 
-    async fn divert(&mut self, requested: Vec<Diversion>) -> Result<Done, Refusal> {
+    async fn divert(&mut self, requested: Vec<Diversion>, order: Order) -> Result<Done, Refusal> {
         let mut done = Done::default();
         let mut new: BTreeMap<String, Diversion> = BTreeMap::new();
         for diversion in requested {
@@ -538,8 +568,8 @@ impl Application {
         }
         let diversions: Vec<Diversion> = new.values().cloned().collect();
         self.target.confirm(&diversions).await.map_err(Refusal::NotYet)?;
-        let changed = self.change(&diversions, &[], made).await?;
-        self.announce(&diversions, false);
+        let plan = self.hold(order, &diversions, &[]).await;
+        let changed = self.change_in_order(&diversions, &[], made, plan).await?;
         Ok(Done { changed: new.into_keys().collect(), unchanged: done.unchanged, ..changed })
     }
 
@@ -561,7 +591,7 @@ impl Application {
         self.make(diversion, switches).map_err(|error| Refusal::NotYet(error.to_string()))
     }
 
-    async fn undivert(&mut self, ids: Vec<String>) -> Result<Done, Refusal> {
+    async fn undivert(&mut self, ids: Vec<String>, order: Order) -> Result<Done, Refusal> {
         let (known, unknown): (Vec<String>, Vec<String>) =
             ids.into_iter().partition(|id| self.diversions.contains_key(id));
         if known.is_empty() {
@@ -569,21 +599,71 @@ impl Application {
         }
         let gone: Vec<Diversion> = known.iter().filter_map(|id| self.diversions.get(id).cloned()).collect();
         let is_unmade = known.iter().any(|id| !self.made.contains_key(id));
-        let changed = self.change(&[], &known, HashMap::new()).await?;
+        let plan = self.hold(order, &[], &known).await;
+        if plan.is_some() {
+            // Nothing rewrites the link-layer address of downlink packets after the change: routers know the new one before.
+            self.announce(&gone, true);
+        }
+        let changed = self.change_in_order(&[], &known, HashMap::new(), plan).await?;
         if is_unmade {
             // Its rules of an earlier life are not known, but may be in the switches.
             self.dirty.extend(self.connected());
         }
-        self.announce(&gone, true);
         Ok(Done { changed: known, unchanged: unknown, ..changed })
     }
 
-    /// Makes a change of diversions effective, or nothing of it.
+    /// Lets packets of the users' new ways wait, if their order is to be kept.
+    async fn hold(&mut self, order: Order, set: &[Diversion], removed: &[String]) -> Option<Plan> {
+        if order == Order::Any {
+            return None;
+        }
+        let switches = self.handle.fabric().switches();
+        let known = Known {
+            config: &self.config,
+            neighbours: &self.neighbours,
+            switches: &switches,
+            diversions: &self.diversions,
+        };
+        let mut plan = Plan::new(&known, set, removed, &mut self.queue);
+        plan.hold(&self.handle).await;
+        Some(plan)
+    }
+
+    /// Makes a change effective, tells routers, and ends the waiting of packets that wait for it.
+    async fn change_in_order(
+        &mut self,
+        set: &[Diversion],
+        removed: &[String],
+        made: HashMap<String, Vec<Placed>>,
+        plan: Option<Plan>,
+    ) -> Result<Done, Refusal> {
+        let gone: Vec<Diversion> = removed.iter().filter_map(|id| self.diversions.get(id).cloned()).collect();
+        let tokens = plan.as_ref().map(Plan::tokens).unwrap_or_default();
+        let changed = self.change(set, removed, made, tokens).await;
+        if changed.is_ok() {
+            self.announce(set, false);
+            self.announce(&gone, true);
+        }
+        let Some(mut plan) = plan else { return changed };
+        match changed {
+            Ok(done) => {
+                plan.changed();
+                Ok(Done { order: Some(plan.finish(&self.handle).await), ..done })
+            }
+            Err(error) => {
+                plan.remove(&self.handle).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes a change of diversions effective, or nothing of it. Tokens are sent behind what takes the old ways.
     async fn change(
         &mut self,
         set: &[Diversion],
         removed: &[String],
         mut made: HashMap<String, Vec<Placed>>,
+        tokens: &[(u64, PacketOut)],
     ) -> Result<Done, Refusal> {
         let (sides, without) = self.sides(set, removed);
         made.extend(sides);
@@ -601,7 +681,8 @@ impl Application {
         };
         let (rules_set, rules_removed) = (difference.set.len(), difference.removed.len());
         // Nobody is told before both are done, so neither has to wait for the other (ADR 0030).
-        let (committed, durable) = tokio::join!(self.handle.commit(difference.steps()), written.durable());
+        let (committed, durable) =
+            tokio::join!(self.handle.commit(with_tokens(difference.steps(), tokens)), written.durable());
         if let Err(error) = durable {
             self.journal.begin_anew();
             if committed.is_ok() {
@@ -655,6 +736,21 @@ impl Application {
         made.values().flatten().for_each(|placed| self.rules.enter(placed));
         self.made.extend(made);
     }
+}
+
+/// Tokens go with the last step of their switch: from there on its packets take the new ways.
+fn with_tokens(mut steps: Vec<Step>, tokens: &[(u64, PacketOut)]) -> Vec<Step> {
+    for (datapath_id, packet) in tokens {
+        let at = match steps.iter().rposition(|step| step.datapath_id == *datapath_id) {
+            Some(at) => at,
+            None => {
+                steps.push(Step::of(*datapath_id));
+                steps.len() - 1
+            }
+        };
+        steps[at].packets.push(packet.clone());
+    }
+    steps
 }
 
 /// What a change replaces: values of before, and ids that were not there.

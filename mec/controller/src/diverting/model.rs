@@ -30,6 +30,12 @@ pub struct Tunnel {
     /// TEID that the new anchor sends to the base station, if it is another one (SEL-5).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_downlink: Option<u32>,
+    /// Packets that the anchors put into this tunnel, if it is one of a dedicated bearer: the token of a move in order is such a packet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<Flow>,
+    /// QoS flow in which the token goes, of 5G; without it 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qfi: Option<u8>,
 }
 
 /// An application of a user: packets to a server.
@@ -178,6 +184,9 @@ impl Diversion {
         if uplinks.windows(2).any(|pair| pair[0] == pair[1]) || uplinks.first() == Some(&0) {
             return contradiction("each tunnel has a TEID of its own, which is not 0");
         }
+        if self.tunnels.iter().any(|tunnel| tunnel.qfi.is_some_and(|qfi| qfi == 0 || qfi > 63)) {
+            return contradiction("`qfi` is from 1 to 63");
+        }
         let Some(ue) = self.ue else {
             let is_bare = self.tunnels.is_empty() && self.application.is_none() && self.peer.is_none();
             return if is_bare && self.target_address.is_none() {
@@ -190,6 +199,13 @@ impl Diversion {
         };
         if ue.is_unspecified() || ue.is_multicast() || ue.is_loopback() {
             return contradiction("`ue` is not a user's address");
+        }
+        let filters = self.tunnels.iter().filter_map(|tunnel| tunnel.filter);
+        if filters.into_iter().any(|filter| filter.server.is_ipv4() != ue.is_ipv4() || filter.protocol != 17)
+        {
+            return contradiction(
+                "`filter` of a tunnel has the user's IP version and protocol 17, as a token is a datagram",
+            );
         }
         if self.application.is_some() && self.peer.is_some() {
             return contradiction("either `application` or `peer`");

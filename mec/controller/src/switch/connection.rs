@@ -14,7 +14,8 @@ use net::time::{self, Duration};
 use openflow::multipart::{Reply, Request};
 use openflow::{
     BundleAdd, BundleControl, BundleControlType, BundleFlags, Change, Code, Desc, ErrorMessage, FlowMod,
-    FlowStats, FlowStatsRequest, JoinError, Joiner, Limits, MAX_MESSAGE, Message, Multipart, TableId,
+    FlowStats, FlowStatsRequest, JoinError, Joiner, Limits, MAX_MESSAGE, Message, Multipart, PacketOut,
+    TableId,
 };
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -234,26 +235,33 @@ impl Connection {
 
     /// The flows of an application, or all.
     pub(crate) async fn flows(&self, app: Option<App>) -> Result<Vec<FlowStats>, SwitchError> {
-        let mut request = FlowStatsRequest::all(TableId::ALL);
-        if let Some(app) = app {
-            (request.cookie, request.cookie_mask) = (app.cookie(), APP_MASK);
+        match app {
+            Some(app) => self.flows_of(app.cookie(), APP_MASK).await,
+            None => self.flows_of(0, 0).await,
         }
+    }
+
+    /// The flows whose cookies have these bits.
+    pub(crate) async fn flows_of(&self, cookie: u64, mask: u64) -> Result<Vec<FlowStats>, SwitchError> {
+        let mut request = FlowStatsRequest::all(TableId::ALL);
+        (request.cookie, request.cookie_mask) = (cookie, mask);
         match self.ask(Request::Flow(request)).await? {
             Message::MultipartReply(Multipart { body: Reply::Flow(flows), .. }) => Ok(flows),
             other => Err(SwitchError::Unexpected(other.name())),
         }
     }
 
-    /// Makes changes take effect together; without bundles one after another, and ends with a barrier.
+    /// Makes changes take effect together, and sends packets behind what the switch has treated before; without bundles one after
+    /// another, and ends with a barrier.
     ///
     /// # Errors
     /// The first refusal. With a bundle nothing has changed then.
-    pub(crate) async fn apply(&self, changes: &[FlowMod]) -> Result<(), SwitchError> {
-        if changes.is_empty() {
+    pub(crate) async fn apply(&self, changes: &[FlowMod], packets: &[PacketOut]) -> Result<(), SwitchError> {
+        if changes.is_empty() && packets.is_empty() {
             return Ok(());
         }
         if self.bundles.load(Ordering::Relaxed) {
-            match self.apply_bundle(changes).await {
+            match self.apply_bundle(changes, packets).await {
                 Err(SwitchError::Refused { code, .. }) if is_ignorance(code) => {
                     self.bundles.store(false, Ordering::Relaxed);
                 }
@@ -268,19 +276,21 @@ impl Connection {
         }
         Message::BarrierRequest(()).encode_into(first + count, &mut octets)?;
         let answers = self.finish(first, octets, answers).await?;
-        refusal(&answers, first, changes)
+        refusal(&answers, first, changes)?;
+        packets.iter().try_for_each(|packet| self.tell(&packet.clone().into()))
     }
 
-    async fn apply_bundle(&self, changes: &[FlowMod]) -> Result<(), SwitchError> {
+    async fn apply_bundle(&self, changes: &[FlowMod], packets: &[PacketOut]) -> Result<(), SwitchError> {
         let flags = BundleFlags::ATOMIC | BundleFlags::ORDERED;
-        let count = changes.len() as u32;
+        let count = (changes.len() + packets.len()) as u32;
         let (first, answers) = self.begin(count + 2)?;
         let bundle_id = first;
         let control = |kind| Message::from(BundleControl { bundle_id, kind, flags });
         let mut octets = Vec::new();
         control(BundleControlType::OpenRequest).encode_into(first, &mut octets)?;
-        for (xid, change) in (first + 1..).zip(changes) {
-            let change = Change::FlowMod(change.clone());
+        let changes_first = changes.iter().cloned().map(Change::FlowMod);
+        let all = changes_first.chain(packets.iter().cloned().map(Change::PacketOut));
+        for (xid, change) in (first + 1..).zip(all) {
             Message::from(BundleAdd { bundle_id, flags, change }).encode_into(xid, &mut octets)?;
         }
         control(BundleControlType::CommitRequest).encode_into(first + count + 1, &mut octets)?;

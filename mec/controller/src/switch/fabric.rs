@@ -22,7 +22,7 @@ use telemetry::counters::{Counter, Family};
 
 use super::connection::{Connection, Dialect, SwitchError};
 use super::events::{Events, Mailbox};
-use crate::rule::{App, Rule, RuleKey, RuleSet, SyncReport, difference};
+use crate::rule::{App, Kind, Rule, RuleKey, RuleSet, SyncReport, difference};
 
 static PACKETS_WITHOUT_OWNER: Counter = Counter::new("controller_packets_without_owner");
 static REMOVED_BY_OTHERS: Counter = Counter::new("controller_rules_removed_by_others");
@@ -116,6 +116,15 @@ pub struct Step {
     pub set: Vec<Rule>,
     /// Rules to remove.
     pub remove: Vec<RuleKey>,
+    /// Packets that are sent behind all that the switch has treated by the rules from before.
+    pub packets: Vec<PacketOut>,
+}
+
+impl Step {
+    /// Nothing for a switch.
+    pub fn of(datapath_id: u64) -> Step {
+        Step { datapath_id, set: Vec::new(), remove: Vec::new(), packets: Vec::new() }
+    }
 }
 
 /// What has become of a commit.
@@ -405,6 +414,21 @@ impl Handle {
         connection.flows(Some(self.app)).await
     }
 
+    /// How many packets the rules of one kind of this application have taken.
+    ///
+    /// # Errors
+    /// It is not connected or does not answer.
+    pub async fn packets(&self, datapath_id: u64, kind: Kind) -> Result<HashMap<RuleKey, u64>, SwitchError> {
+        let connection = self.fabric.connection(datapath_id).ok_or(SwitchError::Gone)?;
+        let flows = connection.flows_of(self.app.cookie() | kind as u64, u64::MAX).await?;
+        let key = |flow: &FlowStats| RuleKey {
+            table: flow.table_id,
+            priority: flow.priority,
+            matching: flow.matching.clone(),
+        };
+        Ok(flows.iter().map(|flow| (key(flow).canonical(), flow.packet_count)).collect())
+    }
+
     /// Says what is wanted of a switch, compares it with what the switch has, and sends the differences in one bundle.
     ///
     /// # Errors
@@ -419,7 +443,7 @@ impl Handle {
         };
         let all = difference(self.app, &wanted, &connection.flows(Some(self.app)).await?);
         SENT.add(all.flow_mods.len() as u64);
-        let result = connection.apply(&all.flow_mods).await;
+        let result = connection.apply(&all.flow_mods, &[]).await;
         match &result {
             Ok(()) if all.flow_mods.is_empty() => {}
             Ok(()) => {
@@ -467,7 +491,7 @@ impl Handle {
                 .chain(step.remove.iter().map(|key| key.delete(self.app)))
                 .collect();
             SENT.add(changes.len() as u64);
-            match connection.apply(&changes).await {
+            match connection.apply(&changes, &step.packets).await {
                 Ok(()) => outcome.done.push(name),
                 // It gets them when it connects again.
                 Err(SwitchError::Gone) => outcome.pending.push(name),
@@ -496,7 +520,7 @@ impl Handle {
             }
         }
         let wanted = switch.wanted.entry(self.app).or_default();
-        let mut back = Step { datapath_id: id, set: Vec::new(), remove: Vec::new() };
+        let mut back = Step::of(id);
         for rule in &step.set {
             match wanted.insert(rule.key.clone(), rule.clone()) {
                 Some(old) => back.set.push(old),
@@ -518,7 +542,7 @@ impl Handle {
             let sets = step.set.iter().map(|rule| rule.add(self.app));
             let removals = step.remove.iter().map(|key| key.delete(self.app));
             let changes: Vec<_> = sets.chain(removals).collect();
-            if let Err(error) = connection.apply(&changes).await {
+            if let Err(error) = connection.apply(&changes, &[]).await {
                 // The next synchronisation puts it right.
                 self.fabric.note(Some(step.datapath_id), format!("taking back a change: {error}"));
                 self.fabric.state().tell(self.app, |mailbox| mailbox.audit(step.datapath_id));

@@ -28,7 +28,7 @@ const INSTRUCTIONS: [u16; 5] = [
     instruction::CLEAR_ACTIONS,
 ];
 /// Actions that entries and buckets can have.
-const ACTIONS: [u16; 4] = [kind::OUTPUT, kind::GROUP, kind::DEC_NW_TTL, kind::SET_FIELD];
+const ACTIONS: [u16; 5] = [kind::OUTPUT, kind::SET_QUEUE, kind::GROUP, kind::DEC_NW_TTL, kind::SET_FIELD];
 
 /// Entries that are looked at while the pipeline's lock is held, and of them those that are described.
 const SLICE: usize = 1024;

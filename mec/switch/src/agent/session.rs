@@ -8,16 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use openflow::{
-    BufferId, Capabilities, Code, Config, DecodeError, ErrorMessage, Features, Fragments, FrameError, Framer,
-    Hello, JoinError, Joiner, Limits, Message, Multipart, PacketOut, PortNo, Request, Role, RoleRequest,
+    Capabilities, Code, Config, DecodeError, ErrorMessage, Features, Fragments, FrameError, Framer, Hello,
+    JoinError, Joiner, Limits, Message, Multipart, PacketOut, Request, Role, RoleRequest,
 };
 
 use super::bundle::Bundles;
 use super::multipart::Answer;
 use super::peer::Peer;
 use crate::core::Switch;
-use crate::host::LONGEST;
-use crate::pipeline::{Change, Ports};
+use crate::pipeline::Change;
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// A hello must have come by then.
@@ -342,20 +341,7 @@ impl Session {
     }
 
     fn packet_out(&self, request: PacketOut) -> Result<(), Code> {
-        if request.buffer_id != BufferId::NO_BUFFER {
-            return Err(Code::OFPBRC_BUFFER_UNKNOWN);
-        }
-        let is_possible = |ports: &Ports| {
-            // A frame has no tunnel until it has passed LOCAL, so none comes from the GTP port.
-            ports.has(request.in_port) && ports.gtp != Some(request.in_port.0)
-        };
-        if request.in_port != PortNo::CONTROLLER && !is_possible(self.switch.pipeline().ports()) {
-            return Err(Code::OFPBRC_BAD_PORT);
-        }
-        if request.data.is_empty() || request.data.len() > LONGEST {
-            return Err(Code::OFPBRC_BAD_PACKET);
-        }
-        self.switch.pipeline().check_packet_out(&request.actions)?;
+        self.switch.pipeline().check_packet_out(&request)?;
         self.switch.packet_out(request.in_port, &request.actions, request.data);
         Ok(())
     }

@@ -14,12 +14,15 @@ use telemetry::worker::Drops;
 
 use super::cache::{Cache, Found, Stale};
 use crate::core::Switch;
+use crate::hold::Put;
 use crate::offload::Offer;
-use crate::pipeline::exact;
+use crate::pipeline::exact::{self, Exact};
 use crate::pipeline::parse::{Headers, Layout};
 use crate::pipeline::rewrite::{self, Exit, Sink};
-use crate::pipeline::trace::Dropped;
+use crate::pipeline::trace::{Dropped, Trace};
 
+/// Vectors of packets that have waited which are let go at once: more than one comes in meanwhile.
+const AT_ONCE: usize = 2;
 /// How long packets may wait to be counted. Who asks for counters does not wait for that ([`crate::core::Switch::settle`]).
 const COUNT_EVERY_NS: u64 = 100_000_000;
 
@@ -55,6 +58,14 @@ pub struct SwitchGraph {
     offers: Vec<Offer>,
     /// All positions of a vector.
     all: [u16; VECTOR],
+    /// Its number among those that hold packets.
+    number: usize,
+    /// The port by which packets come back that have waited.
+    hold_port: u32,
+    /// Packets that have waited and go on.
+    let_go: Vector,
+    /// When the last turn was: all inputs have been looked at since.
+    turned_ns: u64,
     counts: Arc<CacheCounts>,
     drops: Arc<Drops>,
 }
@@ -69,10 +80,15 @@ impl SwitchGraph {
         drops: Arc<Drops>,
     ) -> SwitchGraph {
         let interfaces = switch.ports().len();
+        let hold_port = switch.pipeline().ports().hold.map_or(0, |ports| ports.hold);
         SwitchGraph {
             copies: (0..interfaces).map(|_| Vector::of(&home)).collect(),
             outputs: Outputs::new(interfaces),
             all: std::array::from_fn(|at| at as u16),
+            number: switch.hold().enrol(),
+            hold_port,
+            let_go: Vector::of(&home),
+            turned_ns: 0,
             cache: Cache::default(),
             packets_in: Vec::new(),
             offers: Vec::new(),
@@ -110,6 +126,106 @@ impl SwitchGraph {
         self.send_copies(ports);
     }
 
+    /// Does with a vector what the entries say; its octets.
+    fn forward(&mut self, from: From, vector: &mut Vector, now_ns: u64, ports: &mut Ports) -> usize {
+        self.outputs.clear();
+        if self.cache.is_full() {
+            self.cache.forget(&self.switch.pipeline(), now_ns);
+        }
+        let (switch, mut bytes) = (&*self.switch, 0);
+        for at in 0..vector.len() {
+            if let Some(next) = vector.frames().get(at + 2) {
+                next.prefetch();
+            }
+            let mut frame = vector.frame_mut(at);
+            let frame = frame.packet_mut();
+            bytes += frame.len();
+            let mut from = from;
+            // Again for a packet that passes the hold port: once.
+            loop {
+                let headers = from.headers(frame);
+                let translate = |version: &mut u64, stale: Option<Stale>| {
+                    translate(switch, &headers, version, stale, now_ns)
+                };
+                let Found { steps, dropped, offer } =
+                    self.cache.look_up(&headers, frame.len(), &mut self.version, translate);
+                if let Some(exact) = offer {
+                    self.offers.push(Offer { outer: headers.outer, inner: headers.inner, exact: *exact });
+                }
+                if let Some(dropped) = dropped {
+                    self.drops.count(reason(dropped));
+                    break;
+                }
+                let (layout, worker, hold_port) = (&headers.layout, self.number, self.hold_port);
+                let (outputs, copies, drops) = (&mut self.outputs, &mut self.copies[..], &*self.drops);
+                let (packets_in, passes) = (&mut self.packets_in, None);
+                let mut exits = Exits {
+                    at,
+                    switch,
+                    outputs,
+                    copies,
+                    packets_in,
+                    drops,
+                    layout,
+                    worker,
+                    hold_port,
+                    now_ns,
+                    passes,
+                };
+                rewrite::execute(steps, frame, layout, &mut exits);
+                match exits.passes {
+                    Some(back) => from = back,
+                    None => break,
+                }
+            }
+        }
+        self.send_copies(ports);
+        let (switch, drops) = (&*self.switch, &*self.drops);
+        self.outputs.transmit(vector, ports, |interface, sent| count_sent(switch, drops, interface, sent));
+        // Behind the packets: a controller that wakes up may take this core.
+        self.packets_in.drain(..).for_each(|packet| switch.tell_packet(packet));
+        // Behind the packets: those of a tunnel that leave by another path from now on do not overtake them.
+        if let Some(offload) = self.switch.offload().filter(|_| !self.offers.is_empty()) {
+            offload.offer(self.offers.drain(..));
+        }
+        bytes
+    }
+
+    /// Lets packets go that have waited, up to [`AT_ONCE`] vectors, so that others have their turn. `in_turn`: all inputs have been
+    /// looked at since the last turn.
+    pub(super) fn let_go(&mut self, now_ns: u64, ports: &mut Ports, in_turn: bool) {
+        let switch = Arc::clone(&self.switch);
+        let round_ns = in_turn.then_some(self.turned_ns);
+        for _ in 0..AT_ONCE {
+            if !switch.hold().has_packets() {
+                return;
+            }
+            let Some((queue, mut frames)) = switch.hold().take(self.number, round_ns, VECTOR, now_ns) else {
+                return;
+            };
+            let mut vector = std::mem::replace(&mut self.let_go, Vector::of(&self.home));
+            let fits = frames.iter().position(|frame| !vector.push(frame, NO_PEER)).unwrap_or(frames.len());
+            let left = frames.split_off(fits);
+            let has_left = !left.is_empty();
+            if has_left {
+                // Frames come back when interfaces have sent them.
+                switch.hold().put_back(self.number, queue, left, now_ns);
+            }
+            self.version = switch.version();
+            self.forward(From::Hold { port: self.hold_port, queue }, &mut vector, now_ns, ports);
+            vector.clear();
+            self.let_go = vector;
+            if has_left {
+                return;
+            }
+        }
+    }
+
+    /// Puts a controller's frame into a queue of the hold port.
+    pub fn hold(&mut self, queue: u32, frame: &[u8], now_ns: u64) {
+        hold(&self.switch, self.number, queue, frame, true, now_ns);
+    }
+
     fn send_copies(&mut self, ports: &mut Ports) {
         for (interface, copies) in self.copies.iter_mut().enumerate().filter(|(_, copies)| !copies.is_empty())
         {
@@ -128,6 +244,59 @@ impl SwitchGraph {
             });
         }
     }
+}
+
+/// Where the packets of a vector come from.
+#[derive(Clone, Copy)]
+enum From {
+    /// A port with an interface.
+    Port(u32),
+    /// A queue of the hold port.
+    Hold { port: u32, queue: u32 },
+}
+
+impl From {
+    #[inline]
+    fn headers(self, frame: &[u8]) -> Headers {
+        match self {
+            From::Port(port) => Headers::parse(frame, port),
+            From::Hold { port, queue } => Headers::parse_held(frame, port, queue),
+        }
+    }
+}
+
+/// Translates a packet, and says what a data path for tunnels can do in its place.
+fn translate(
+    switch: &Switch,
+    headers: &Headers,
+    version: &mut u64,
+    stale: Option<Stale>,
+    now_ns: u64,
+) -> (Trace, Option<Exact>) {
+    let pipeline = switch.pipeline();
+    if let Some(stale) = stale {
+        stale.count(&pipeline, now_ns);
+    }
+    // From here on no packet is treated by older entries.
+    *version = pipeline.version();
+    let Headers { outer, inner, .. } = headers;
+    let mut trace = pipeline.trace(outer, inner);
+    let exact = switch.offload().and_then(|_| {
+        let exact = exact::exact(&pipeline, outer, inner, &trace);
+        exact::separate(outer, inner, &mut trace.consulted);
+        exact
+    });
+    (trace, exact)
+}
+
+/// Puts a frame into a queue of the hold port; `false`: it passes.
+fn hold(switch: &Switch, worker: usize, queue: u32, frame: &[u8], must: bool, now_ns: u64) -> bool {
+    match switch.hold().put(worker, queue, frame, must, now_ns) {
+        Put::Passes => return false,
+        Put::Held => {}
+        Put::Full(workers) => switch.wake(workers, Some(worker)),
+    }
+    true
 }
 
 /// The interface of a port.
@@ -163,6 +332,11 @@ struct Exits<'g> {
     packets_in: &'g mut Vec<PacketIn>,
     drops: &'g Drops,
     layout: &'g Layout,
+    worker: usize,
+    hold_port: u32,
+    now_ns: u64,
+    /// The packet goes on as one that comes from there.
+    passes: Option<From>,
 }
 
 impl Sink for Exits<'_> {
@@ -178,6 +352,13 @@ impl Sink for Exits<'_> {
                     self.drops.count(DropReason::TxQueueFull);
                 }
             }
+            Exit::Hold(queue) => {
+                // A copy is behind what waits: it is not the packet that goes on here.
+                if !hold(self.switch, self.worker, queue, frame, !is_last, self.now_ns) {
+                    self.passes = Some(From::Hold { port: self.hold_port, queue });
+                }
+            }
+            Exit::Release(queue) => self.switch.release(queue, Some(self.worker)),
             Exit::Controller(to) => self.packets_in.extend(self.switch.packet_in(to, frame, self.layout)),
         }
     }
@@ -199,64 +380,14 @@ impl Graph for SwitchGraph {
     }
 
     fn process(&mut self, input: usize, vector: &mut Vector, now_ns: u64, ports: &mut Ports) {
-        self.outputs.clear();
         self.version = self.switch.version();
-        if self.cache.is_full() {
-            self.cache.forget(&self.switch.pipeline(), now_ns);
-        }
-        let (switch, mut bytes) = (&*self.switch, 0);
-        let in_port = switch.ports()[input].number;
-        for at in 0..vector.len() {
-            if let Some(next) = vector.frames().get(at + 2) {
-                next.prefetch();
-            }
-            let mut frame = vector.frame_mut(at);
-            let frame = frame.packet_mut();
-            bytes += frame.len();
-            let headers = Headers::parse(frame, in_port);
-            let translate = |version: &mut u64, stale: Option<Stale>| {
-                let pipeline = switch.pipeline();
-                if let Some(stale) = stale {
-                    stale.count(&pipeline, now_ns);
-                }
-                // From here on no packet is treated by older entries.
-                *version = pipeline.version();
-                let Headers { outer, inner, .. } = &headers;
-                let mut trace = pipeline.trace(outer, inner);
-                let exact = switch.offload().and_then(|_| {
-                    let exact = exact::exact(&pipeline, outer, inner, &trace);
-                    exact::separate(outer, inner, &mut trace.consulted);
-                    exact
-                });
-                (trace, exact)
-            };
-            let Found { steps, dropped, offer } =
-                self.cache.look_up(&headers, frame.len(), &mut self.version, translate);
-            if let Some(exact) = offer {
-                self.offers.push(Offer { outer: headers.outer, inner: headers.inner, exact: *exact });
-            }
-            if let Some(dropped) = dropped {
-                self.drops.count(reason(dropped));
-                continue;
-            }
-            let layout = &headers.layout;
-            let (outputs, copies, drops) = (&mut self.outputs, &mut self.copies[..], &*self.drops);
-            let packets_in = &mut self.packets_in;
-            let mut exits = Exits { at, switch, outputs, copies, packets_in, drops, layout };
-            rewrite::execute(steps, frame, layout, &mut exits);
-        }
-        let counts = &switch.ports()[input].counts;
+        let in_port = self.switch.ports()[input].number;
+        let bytes = self.forward(From::Port(in_port), vector, now_ns, ports);
+        let counts = &self.switch.ports()[input].counts;
         counts.rx_packets.fetch_add(vector.len() as u64, Relaxed);
         counts.rx_bytes.fetch_add(bytes as u64, Relaxed);
-        self.send_copies(ports);
-        let (switch, drops) = (&*self.switch, &*self.drops);
-        self.outputs.transmit(vector, ports, |interface, sent| count_sent(switch, drops, interface, sent));
-        // Behind the packets: a controller that wakes up may take this core.
-        self.packets_in.drain(..).for_each(|packet| switch.tell_packet(packet));
-        // Behind the packets: those of a tunnel that leave by another path from now on do not overtake them.
-        if let Some(offload) = self.switch.offload().filter(|_| !self.offers.is_empty()) {
-            offload.offer(self.offers.drain(..));
-        }
+        // Behind the packets of the old path that were in this vector.
+        self.let_go(now_ns, ports, false);
     }
 
     fn turn(&mut self, now_ns: u64, ports: &mut Ports) -> Option<u64> {
@@ -267,7 +398,11 @@ impl Graph for SwitchGraph {
             self.settle(now_ns);
             self.losses(ports);
         }
-        self.cache.is_dirty().then_some(self.counted_ns + COUNT_EVERY_NS)
+        self.let_go(now_ns, ports, true);
+        self.turned_ns = now_ns;
+        let hold = self.switch.hold();
+        let waits_ns = hold.has_packets().then(|| hold.next_ns(self.number, now_ns)).flatten();
+        self.cache.is_dirty().then_some(self.counted_ns + COUNT_EVERY_NS).into_iter().chain(waits_ns).min()
     }
 
     fn recover(&mut self, lost: usize) {
@@ -276,6 +411,7 @@ impl Graph for SwitchGraph {
         self.copies.iter_mut().for_each(Vector::clear);
         self.packets_in.clear();
         self.offers.clear();
+        self.let_go = Vector::of(&self.home);
         self.cache = Cache::default();
     }
 

@@ -7,8 +7,8 @@
 pub mod cache;
 pub mod graph;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use path::calls::{self, Caller};
@@ -23,8 +23,11 @@ use graph::{CacheCounts, SwitchGraph};
 
 /// How long each worker may take to answer: it does so between two vectors.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Frames of a worker's own, for copies: a vector for each port, and one for what comes by sockets.
-const OWN_FRAMES: usize = 4;
+/// Frames of a worker's own, for copies: a vector for each port, one for what comes by sockets, and one for what has waited.
+const OWN_FRAMES: usize = 5;
+/// How long an interface is waited for that has not sent everything yet, and how often.
+const DRAIN: Duration = Duration::from_millis(1);
+const DRAIN_TRIES: u32 = 10;
 /// Octets of controllers' frames that may wait for the worker that sends them, which does so between two vectors.
 const UNDER_WAY: usize = 1 << 20;
 /// What a frame takes beside its octets, so that small ones do not come in endless numbers.
@@ -53,30 +56,76 @@ struct Reach {
     counts: Vec<Arc<CacheCounts>>,
     /// Room for octets of controllers' frames, of which each takes [`PER_FRAME`] more.
     under_way: Arc<Semaphore>,
+    switch: Weak<Switch>,
 }
 
-impl Workers for Reach {
-    fn settle(&self) -> bool {
-        // One that has ended treats no packet; one that does not answer in time is not waited for.
-        let has_settled = |caller: &Caller<SwitchGraph>| {
-            caller.call(PATIENCE, |graph, now_ns, _| graph.settle(now_ns)).is_ok() || caller.is_gone()
-        };
-        // All of them are asked, whatever one says.
-        self.callers.iter().filter(|caller| !has_settled(caller)).count() == 0
-    }
-
-    fn send(&self, port: u32, frame: &[u8]) -> bool {
+impl Reach {
+    /// Hands a controller's frame to the first worker; `false` if it is lost.
+    fn post(
+        &self,
+        frame: &[u8],
+        work: impl FnOnce(&mut SwitchGraph, &[u8], u64, &mut Ports) + Send + 'static,
+    ) -> bool {
         let Some(caller) = self.callers.first() else { return false };
         let Ok(room) = Arc::clone(&self.under_way).try_acquire_many_owned((frame.len() + PER_FRAME) as u32)
         else {
             return false;
         };
         let frame = frame.to_vec();
-        let send = move |graph: &mut SwitchGraph, _, ports: &mut Ports| {
-            graph.send(port, &frame, ports);
+        let call = move |graph: &mut SwitchGraph, now_ns, ports: &mut Ports| {
+            work(graph, &frame, now_ns, ports);
             drop(room);
         };
-        caller.post(send).is_ok()
+        caller.post(call).is_ok()
+    }
+}
+
+impl Workers for Reach {
+    fn settle(&self) -> bool {
+        // One that has ended treats no packet; one that does not answer in time is not waited for.
+        let has_settled = |caller: &Caller<SwitchGraph>| {
+            let settle = |graph: &mut SwitchGraph, now_ns, ports: &mut Ports| {
+                graph.settle(now_ns);
+                // Before entries change, packets that may go have gone.
+                graph.let_go(now_ns, ports, true);
+            };
+            caller.call(PATIENCE, settle).is_ok() || caller.is_gone()
+        };
+        // All of them are asked, whatever one says.
+        let all = || self.callers.iter().filter(|caller| !has_settled(caller)).count() == 0;
+        // A worker that did not see a token goes through its inputs once more before it lets packets go.
+        let has_packets = self.switch.upgrade().is_some_and(|switch| switch.hold().has_packets());
+        if has_packets { all() && all() } else { all() }
+    }
+
+    fn drain(&self) {
+        let has_left = |caller: &Caller<SwitchGraph>| {
+            let unsent = |_: &mut SwitchGraph, _, ports: &mut Ports| ports.iter().any(|port| port.unsent());
+            !caller.call(PATIENCE, unsent).unwrap_or(false)
+        };
+        for caller in &self.callers {
+            for _ in 0..DRAIN_TRIES {
+                if has_left(caller) {
+                    break;
+                }
+                net::time::sleep_thread(DRAIN);
+            }
+        }
+    }
+
+    fn send(&self, port: u32, frame: &[u8]) -> bool {
+        self.post(frame, move |graph, frame, _, ports| graph.send(port, frame, ports))
+    }
+
+    fn hold(&self, queue: u32, frame: &[u8]) -> bool {
+        self.post(frame, move |graph, frame, now_ns, _| graph.hold(queue, frame, now_ns))
+    }
+
+    fn look(&self, worker: usize) {
+        if let Some(caller) = self.callers.get(worker) {
+            // It looks in every turn; one that has ended has nothing.
+            let _ = caller.post(|_, _, _| ());
+        }
     }
 
     fn caches(&self) -> Vec<(&'static str, u64)> {
@@ -127,6 +176,6 @@ pub fn start(switch: &Arc<Switch>, sets: Vec<PortSet>, config: &WorkersConfig) -
         all_drops.push(drops);
     }
     let under_way = Arc::new(Semaphore::new(UNDER_WAY));
-    switch.set_workers(Box::new(Reach { callers, counts, under_way }));
+    switch.set_workers(Box::new(Reach { callers, counts, under_way, switch: Arc::downgrade(switch) }));
     Ok(Host { _workers: workers, drops: all_drops })
 }

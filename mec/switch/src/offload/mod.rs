@@ -200,6 +200,21 @@ impl Offload {
         }
     }
 
+    /// Waits until what programs have begun with before the last change has left.
+    pub(crate) fn await_programs(&self) {
+        let began = {
+            let mut tunnels = self.tunnels();
+            if tunnels.len() == 0 {
+                return;
+            }
+            tunnels.steer().begin_grace()
+        };
+        match began.wait() {
+            Ok(waited) => self.with_steer(|steer| steer.end_grace(waited)),
+            Err(error) => tracing::error!(%error, "packets may be sent before those that XDP has"),
+        }
+    }
+
     /// Whether XDP passes everything on.
     pub(crate) fn is_paused(&self) -> bool {
         self.tunnels().is_paused()

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use openflow::{
     Action, BufferId, Code, Field, FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason, GroupId,
-    GroupMod, GroupModCommand, GroupType, Match, PortNo, TableId,
+    GroupMod, GroupModCommand, GroupType, Match, PacketOut, PortNo, TableId,
 };
 
 pub use openflow::Change;
@@ -18,6 +18,7 @@ use super::Pipeline;
 use super::field::{self, Pattern};
 use super::flow::{Counters, Flow, Group, used_by};
 use super::trace::MAX_WORK;
+use crate::host::LONGEST;
 
 /// An entry that is gone.
 #[derive(Debug, Clone)]
@@ -80,6 +81,8 @@ impl Pipeline {
             let result = match change {
                 Change::FlowMod(flow_mod) => self.flow_mod(flow_mod, now_ns, &mut progress),
                 Change::GroupMod(group_mod) => self.group_mod(group_mod, now_ns, &mut progress),
+                // It is sent when all has been done.
+                Change::PacketOut(packet_out) => self.check_packet_out(packet_out),
             };
             if let Err(code) = result {
                 self.take_back(progress);
@@ -343,6 +346,9 @@ impl Pipeline {
             // The ports are those of the configuration: one that is not there never will be (§6.4).
             Action::Output { port, .. } if self.ports.has(*port) => Ok(()),
             Action::Output { .. } => Err(Code::OFPBAC_BAD_OUT_PORT),
+            // Ports of interfaces have one queue, which nobody can choose.
+            Action::SetQueue(_) if self.ports.hold.is_some() => Ok(()),
+            Action::SetQueue(_) => Err(Code::OFPBAC_BAD_QUEUE),
             Action::Group(group) if self.groups.contains_key(group) => Ok(()),
             Action::Group(_) => Err(Code::OFPBAC_BAD_OUT_GROUP),
             Action::SetField(set) => check_set(set).and_then(|()| suits(set.oxm().field())),
@@ -352,16 +358,28 @@ impl Pipeline {
         }
     }
 
-    /// Checks the actions of a packet-out, in which a packet may also go to the first table.
+    /// Checks a packet-out. Its packet may also go to the first table.
     ///
     /// # Errors
     /// The standard's.
-    pub fn check_packet_out(&self, actions: &[Action]) -> Result<(), Code> {
-        if actions.len() > self.limits.actions {
+    pub fn check_packet_out(&self, request: &PacketOut) -> Result<(), Code> {
+        if request.buffer_id != BufferId::NO_BUFFER {
+            return Err(Code::OFPBRC_BUFFER_UNKNOWN);
+        }
+        // A frame has no tunnel until it has passed LOCAL, so none comes from the GTP port; and none has been held.
+        let can_be_from = self.ports.has(request.in_port) && !self.ports.is_virtual(request.in_port);
+        if request.in_port != PortNo::CONTROLLER && !can_be_from {
+            return Err(Code::OFPBRC_BAD_PORT);
+        }
+        if request.data.is_empty() || request.data.len() > LONGEST {
+            return Err(Code::OFPBRC_BAD_PACKET);
+        }
+        if request.actions.len() > self.limits.actions {
             return Err(Code::OFPBAC_TOO_MANY);
         }
         let to_table = |action: &&Action| matches!(action, Action::Output { port: PortNo::TABLE, .. });
-        actions
+        request
+            .actions
             .iter()
             .filter(|action| !to_table(action))
             .try_for_each(|action| self.check_action(action, &Packets::Any))

@@ -143,10 +143,11 @@ fn candidate(outer: &Words, inner: &Words, trace: &Trace) -> Option<(Exact, bool
     };
     let in_port = field::get(outer, Field::InPort) as u32;
     let is_gpdu = outer[shape::WORD] & shape::GTPU != 0 && field::get(inner, Field::TunGtpuMsgtype) == G_PDU;
-    // Counters of groups and buckets are the host path's.
+    // Counters of groups and buckets are the host path's, and so are packets that have waited.
     if !is_gpdu
         || field::get(outer, Field::VlanVid) != 0
         || in_port == PortNo::LOCAL.0
+        || field::get(outer, Field::Metadata) != 0
         || !trace.groups.is_empty()
     {
         return None;

@@ -97,6 +97,19 @@ impl Flow {
         used_by(self.actions())
     }
 
+    /// The queues of the hold port into which it puts packets.
+    pub fn queues(&self, hold: u32) -> Vec<u32> {
+        let (mut queue, mut queues) = (0, Vec::new());
+        for action in self.actions() {
+            match action {
+                Action::SetQueue(chosen) => queue = *chosen,
+                Action::Output { port, .. } if port.0 == hold => queues.push(queue),
+                _ => {}
+            }
+        }
+        queues
+    }
+
     /// Whether it has an output to `port`, or [`PortNo::ANY`] was asked for; the same for groups (§6.4).
     pub fn has_output(&self, port: PortNo, group: GroupId) -> bool {
         let to_port = |action: &Action| matches!(action, Action::Output { port: to, .. } if *to == port);

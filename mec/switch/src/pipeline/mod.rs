@@ -28,6 +28,8 @@ use std::sync::Arc;
 
 use openflow::{FlowRemovedReason, GroupId, PortNo, TableId};
 
+use crate::hold;
+
 pub use change::{Change, Committed, Failed, Removed};
 use flow::{Flow, Group};
 use table::Table;
@@ -47,11 +49,21 @@ pub struct Limits {
     pub buckets: usize,
     /// Actions of an entry or bucket.
     pub actions: usize,
+    /// Packets that wait.
+    pub hold: hold::Limits,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { tables: 8, entries: 262_144, masks: 512, groups: 1024, buckets: 64, actions: 64 }
+        Limits {
+            tables: 8,
+            entries: 262_144,
+            masks: 512,
+            groups: 1024,
+            buckets: 64,
+            actions: 64,
+            hold: hold::Limits::default(),
+        }
     }
 }
 
@@ -62,19 +74,36 @@ pub struct Ports {
     pub live: BTreeMap<u32, bool>,
     /// Number of the GTP port, if there is one.
     pub gtp: Option<u32>,
+    /// Numbers of the ports that hold packets and let them go, if there are such.
+    pub hold: Option<HoldPorts>,
+}
+
+/// The numbers of the ports for packets that wait ([`crate::hold`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HoldPorts {
+    /// Takes packets into a queue. They come back by it.
+    pub hold: u32,
+    /// Swallows a packet, and opens its queue.
+    pub release: u32,
 }
 
 impl Ports {
     /// Whether there is such a port. Tunnels lead through LOCAL, also where the host has no interface there.
     pub fn has(&self, port: PortNo) -> bool {
-        self.gtp == Some(port.0)
+        self.is_virtual(port)
             || self.live.contains_key(&port.0)
             || port == PortNo::LOCAL && self.gtp.is_some()
     }
 
     /// Whether the port can send.
     pub fn is_live(&self, port: PortNo) -> bool {
-        self.gtp == Some(port.0) || self.live.get(&port.0) == Some(&true)
+        self.is_virtual(port) || self.live.get(&port.0) == Some(&true)
+    }
+
+    /// Whether there is no interface behind it, but a part of this switch.
+    fn is_virtual(&self, port: PortNo) -> bool {
+        self.gtp == Some(port.0)
+            || self.hold.is_some_and(|ports| [ports.hold, ports.release].contains(&port.0))
     }
 }
 

@@ -72,6 +72,15 @@ impl Headers {
         headers
     }
 
+    /// Reads a frame that has waited in a queue of the hold port, and comes back by it: the queue's number is its metadata, on both
+    /// sides of the GTP port.
+    pub fn parse_held(frame: &[u8], port: u32, queue: u32) -> Headers {
+        let mut headers = Headers::parse(frame, port);
+        const { spot(Field::Metadata) }.put(&mut headers.outer, queue.into());
+        const { spot(Field::Metadata) }.put(&mut headers.inner, queue.into());
+        headers
+    }
+
     /// Reads the link layer; where its payload begins.
     #[inline]
     fn ethernet(&mut self, frame: &[u8]) -> Option<usize> {

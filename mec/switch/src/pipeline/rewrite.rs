@@ -16,6 +16,10 @@ use super::trace::{Layer, Step, ToController};
 pub enum Exit<'t> {
     /// To the interface with this number.
     Port(u32),
+    /// To this queue of the hold port.
+    Hold(u32),
+    /// To nobody: it opens this queue of the hold port.
+    Release(u32),
     /// To the controllers.
     Controller(&'t ToController),
 }
@@ -39,6 +43,8 @@ fn run(steps: &[Step], frame: &mut [u8], layout: &Layout, sink: &mut impl Sink, 
             Step::Set { layer, field, value } => set(frame, layout, *layer, *field, *value),
             Step::DecTtl(layer) => dec_ttl(frame, layout, *layer),
             Step::Output(port) => sink.send(Exit::Port(*port), frame, is_original && at == steps.len()),
+            Step::Hold(queue) => sink.send(Exit::Hold(*queue), frame, is_original && at == steps.len()),
+            Step::Release(queue) => sink.send(Exit::Release(*queue), frame, is_original && at == steps.len()),
             Step::Controller(to) => sink.send(Exit::Controller(to), frame, is_original && at == steps.len()),
             Step::Branch(count) => {
                 let mut copy = frame.to_vec();

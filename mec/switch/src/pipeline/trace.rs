@@ -48,10 +48,21 @@ pub enum Step {
     DecTtl(Layer),
     /// Sends the frame as it is now to an interface.
     Output(u32),
+    /// Puts it into this queue of the hold port.
+    Hold(u32),
+    /// Opens this queue of the hold port; the frame has done its duty.
+    Release(u32),
     /// Sends it to the controllers.
     Controller(Box<ToController>),
     /// So many of the next steps are done with a copy.
     Branch(usize),
+}
+
+impl Step {
+    /// Whether the packet, or a copy of it, goes somewhere.
+    fn sends(&self) -> bool {
+        matches!(self, Step::Output(_) | Step::Hold(_) | Step::Release(_) | Step::Controller(_))
+    }
 }
 
 /// What a controller gets with a packet.
@@ -80,7 +91,7 @@ pub enum Dropped {
     NoOutput,
     /// TTL or hop limit was used up, and the controllers got the packet.
     LastHop,
-    /// The entries send it round and round.
+    /// The entries send it round and round, or to the hold port again, or to no queue there.
     TooLong,
     /// A packet of the GTP port was sent to an interface, or a frame that did not come by it to the GTP port; or the tunnel's
     /// addresses are of the other IP version.
@@ -169,8 +180,12 @@ struct Packet {
     inner: Fields,
     /// How often TTL or hop limit of each layer has been counted down.
     hops: [u32; 2],
+    /// The queue that entries chose for it.
+    queue: u32,
     /// An entry gave the tunnel addresses that the frame cannot have.
     misaddressed: bool,
+    /// Its metadata when it came.
+    came_with: u128,
 }
 
 impl Packet {
@@ -181,7 +196,9 @@ impl Packet {
             outer: fields(outer),
             inner: fields(inner),
             hops: [0; 2],
+            queue: 0,
             misaddressed: false,
+            came_with: field::get(outer, Field::Metadata),
         }
     }
 
@@ -216,7 +233,18 @@ impl Packet {
             }
         }
         self.fix(layer, Field::InPort, in_port.into());
-        self.fix(layer, Field::Metadata, 0);
+        // What it had when it came: zero, unless it comes from the hold port.
+        let (words, fixed) = match layer {
+            Layer::Outer => (&mut self.outer.words, &mut self.outer.fixed),
+            Layer::Inner => (&mut self.inner.words, &mut self.inner.fixed),
+        };
+        field::set(words, Field::Metadata, self.came_with);
+        field::set(fixed, Field::Metadata, 0);
+    }
+
+    /// Whether it has waited in a queue of the hold port.
+    fn was_held(&self) -> bool {
+        self.came_with != 0
     }
 }
 
@@ -260,6 +288,7 @@ struct Translation<'p> {
 struct ActionSet {
     dec_ttl: bool,
     fields: Vec<Oxm>,
+    queue: Option<u32>,
     group: Option<GroupId>,
     output: Option<(PortNo, MaxLen)>,
 }
@@ -269,6 +298,7 @@ impl ActionSet {
         for action in actions {
             match action {
                 Action::Output { port, max_len } => self.output = Some((*port, *max_len)),
+                Action::SetQueue(queue) => self.queue = Some(*queue),
                 Action::Group(group) => self.group = Some(*group),
                 Action::SetField(set) => {
                     self.fields.retain(|oxm| oxm.field() != set.oxm().field());
@@ -389,10 +419,7 @@ impl<'p> Translation<'p> {
             if let Some(metadata) = flow.instructions.write_metadata {
                 let kept = field::get(packet.words(), Field::Metadata) as u64 & !metadata.mask;
                 let layer = packet.layer;
-                let fixed = packet.fields().fixed[1];
                 packet.fix(layer, Field::Metadata, (kept | metadata.value & metadata.mask).into());
-                // Metadata begins as zero, so no bit of it depends on the packet.
-                debug_assert!(fixed == 0 || fixed == u64::MAX);
             }
             match flow.instructions.goto_table {
                 Some(next) => table = next.0,
@@ -409,6 +436,7 @@ impl<'p> Translation<'p> {
         for oxm in &set.fields {
             self.set(packet, *oxm);
         }
+        packet.queue = set.queue.unwrap_or(packet.queue);
         let last = match (set.group, set.output) {
             (Some(group), _) => Action::Group(group),
             (None, Some((port, max_len))) => Action::Output { port, max_len },
@@ -422,6 +450,7 @@ impl<'p> Translation<'p> {
         self.work()?;
         match action {
             Action::Output { port, max_len } => self.output(packet, *port, *max_len, cause),
+            Action::SetQueue(queue) => packet.queue = *queue,
             Action::Group(group) => self.group(packet, *group, cause),
             Action::SetField(set) => self.set(packet, set.oxm()),
             Action::DecNwTtl => return self.dec_ttl(packet, cause),
@@ -509,7 +538,24 @@ impl<'p> Translation<'p> {
             Some(gtp) if port == PortNo::LOCAL && packet.layer == Layer::Outer => {
                 self.local(packet, gtp, cause)
             }
-            _ => self.send(packet, port.0),
+            _ => match self.pipeline.ports.hold {
+                Some(ports) if port.0 == ports.hold => self.hold(packet),
+                Some(ports) if port.0 == ports.release => {
+                    self.nodes.push(Node::Step(Step::Release(packet.queue)))
+                }
+                _ => self.send(packet, port.0),
+            },
+        }
+    }
+
+    /// A packet waits as the frame that it is. One that has waited does not wait again: it would go round and round.
+    fn hold(&mut self, packet: &Packet) {
+        let mut bits = [0; WORDS];
+        field::cover(&mut bits, Field::Metadata);
+        self.consulted.outer.iter_mut().zip(bits).for_each(|(noted, bits)| *noted |= bits);
+        match packet.was_held() || packet.queue == 0 {
+            true => self.drop(Dropped::TooLong),
+            false => self.nodes.push(Node::Step(Step::Hold(packet.queue))),
         }
     }
 
@@ -668,7 +714,7 @@ fn has(packet: &Packet, of: Field) -> bool {
 /// A branch behind which nothing is sent needs no copy, and steps behind the last output have no effect.
 fn flatten(nodes: Vec<Node>, steps: &mut Vec<Step>) -> bool {
     let sends = |node: &Node| match node {
-        Node::Step(step) => matches!(step, Step::Output(_) | Step::Controller(_)),
+        Node::Step(step) => step.sends(),
         Node::Branch(nodes) => sends_any(nodes),
     };
     let Some(last) = nodes.iter().rposition(sends) else { return false };
@@ -692,7 +738,7 @@ fn flatten(nodes: Vec<Node>, steps: &mut Vec<Step>) -> bool {
 
 fn sends_any(nodes: &[Node]) -> bool {
     nodes.iter().any(|node| match node {
-        Node::Step(step) => matches!(step, Step::Output(_) | Step::Controller(_)),
+        Node::Step(step) => step.sends(),
         Node::Branch(nodes) => sends_any(nodes),
     })
 }

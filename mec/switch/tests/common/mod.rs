@@ -29,7 +29,7 @@ pub fn v6(last: u16) -> Ipv6Addr {
 
 pub fn pipeline() -> Pipeline {
     let live = PORTS.iter().map(|port| (*port, true)).chain([(PortNo::LOCAL.0, true)]).collect();
-    Pipeline::new(Limits::default(), Ports { live, gtp: Some(GTP) })
+    Pipeline::new(Limits::default(), Ports { live, gtp: Some(GTP), hold: None })
 }
 
 pub fn matching(fields: impl IntoIterator<Item = Oxm>) -> Match {
@@ -111,7 +111,7 @@ impl Sink for Left {
     fn send(&mut self, exit: Exit<'_>, frame: &mut [u8], _: bool) {
         let port = match exit {
             Exit::Port(port) => Some(port),
-            Exit::Controller(_) => None,
+            Exit::Controller(_) | Exit::Hold(_) | Exit::Release(_) => None,
         };
         self.0.push((port, frame.to_vec()));
     }

@@ -245,6 +245,13 @@ pub fn messages() -> Vec<Message> {
             data: vec![0; 14],
         }
         .into(),
+        add(Change::PacketOut(PacketOut {
+            buffer_id: BufferId::NO_BUFFER,
+            in_port: PortNo::CONTROLLER,
+            actions: vec![Action::SetQueue(7), Action::output(PortNo(102))],
+            data: vec![0; 14],
+        }))
+        .into(),
         steer().into(),
         FlowMod { command: FlowModCommand::ModifyStrict, flags: FlowModFlags::RESET_COUNTS, ..steer() }
             .into(),

@@ -38,9 +38,7 @@ pub fn message(message: &Message) -> Value {
         Message::PortStatus(it) => {
             json!({"OFPPortStatus": {"reason": it.reason as u8, "desc": port(&it.port)}})
         }
-        Message::PacketOut(it) => json!({"OFPPacketOut": {
-            "buffer_id": it.buffer_id.0, "in_port": it.in_port.0, "actions": actions(&it.actions), "data": hex(&it.data),
-        }}),
+        Message::PacketOut(it) => packet_out(it),
         Message::FlowMod(it) => flow_mod(it),
         Message::GroupMod(it) => group_mod(it),
         Message::MultipartRequest(it) => request(it),
@@ -59,10 +57,17 @@ pub fn message(message: &Message) -> Value {
             let change = match &it.change {
                 Change::FlowMod(flow) => flow_mod(flow),
                 Change::GroupMod(group) => group_mod(group),
+                Change::PacketOut(packet) => packet_out(packet),
             };
             json!({"ONFBundleAddMsg": {"bundle_id": it.bundle_id, "flags": it.flags.0, "message": change}})
         }
     }
+}
+
+fn packet_out(it: &PacketOut) -> Value {
+    json!({"OFPPacketOut": {
+        "buffer_id": it.buffer_id.0, "in_port": it.in_port.0, "actions": actions(&it.actions), "data": hex(&it.data),
+    }})
 }
 
 pub fn hex(octets: &[u8]) -> String {
@@ -329,6 +334,7 @@ fn actions(actions: &[Action]) -> Vec<Value> {
         Action::Output { port, max_len } => {
             json!({"OFPActionOutput": {"type": 0, "port": port.0, "max_len": max_len.0}})
         }
+        Action::SetQueue(queue) => json!({"OFPActionSetQueue": {"type": 21, "queue_id": queue}}),
         Action::Group(group) => json!({"OFPActionGroup": {"type": 22, "group_id": group.0}}),
         Action::SetField(field) => json!({"OFPActionSetField": {"type": 25, "field": oxm(field.oxm())}}),
         Action::DecNwTtl => json!({"OFPActionDecNwTtl": {"type": 24}}),

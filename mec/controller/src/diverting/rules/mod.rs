@@ -1,7 +1,7 @@
 //! What a diversion becomes in switches: the rules of Table I, in both dialects.
 //!
 //! The base station's switch is native (`native.rs`) or Open vSwitch (`open_vswitch.rs`); the one on SGi or N6 has the same rules in
-//! both dialects (`sgi.rs`). `fields.rs` has what matches are made of.
+//! both dialects (`sgi.rs`). `order.rs` has what a move in order needs beside them, `fields.rs` what matches are made of.
 //!
 //! Stages say in which order rules become effective when several switches change: installed in this order, removed in the other.
 
@@ -12,6 +12,7 @@ use openflow::{Action, Code, Instructions, MacAddr, Match, Oxm, PortNo, TableId}
 mod fields;
 mod native;
 mod open_vswitch;
+pub(super) mod order;
 pub(super) mod sgi;
 
 use self::fields::{from_user, inner_flow, ip_dst, ip_src, packet_type, to_ip, to_user};
@@ -26,6 +27,8 @@ mod classify {
     /// and fast paths, whatever is in them.
     pub const HIGH: u16 = 500;
     pub const PROBE: u16 = 400;
+    pub const TOKEN: u16 = 310;
+    pub const HOLD: u16 = 300;
     pub const ASKER: u16 = 230;
     pub const TARGET: u16 = 220;
     pub const ENCAPSULATED: u16 = 210;
@@ -35,6 +38,8 @@ mod classify {
 /// Priorities of table 1, from the highest: the narrower one first.
 mod steer {
     pub const ALL_FLAGS: u16 = 300;
+    pub const TOKEN: u16 = 290;
+    pub const HOLD: u16 = 280;
     pub const PATH: u16 = 260;
     pub const APPLICATION: u16 = 250;
     pub const PAIR: u16 = 240;

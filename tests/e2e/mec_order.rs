@@ -1,0 +1,285 @@
+//! Moves in order: a user between two real anchors on the edge's own switches, with numbered packets both ways. The way by the first
+//! anchor is the slower one, so that packets of the other way overtake unless they wait.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use lab::edge::{self, Session};
+use lab::{Lab, SimulatorOptions};
+use net::link::Links;
+use net::netns::NetNs;
+use net::time::{self, Duration};
+use pktio::af_xdp::{AfXdpPort, Interface, Memory, Options};
+use pktio::bpf::filter::Select;
+use pktio::frame::NO_PEER;
+use pktio::{Port as _, Vector};
+use serde_json::{Value, json};
+
+/// How much longer the way by the first anchor takes.
+const SLOWER: Duration = Duration::from_millis(10);
+/// Packets in a millisecond each way.
+const RATE: u64 = 2;
+/// Moves there and back.
+const MOVES: usize = 24;
+const PATIENCE: Duration = Duration::from_secs(60);
+const UE_PORT: u16 = 5000;
+const DN_PORT: u16 = 6000;
+
+/// A link that keeps frames for a while, both ways.
+struct Relay {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.ends.store(true, Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+impl Relay {
+    /// Puts itself behind the switch's interface of this name.
+    async fn start(namespace: &NetNs, name: &str) -> Relay {
+        let links = Links::in_ns(namespace).unwrap();
+        links.down(name).await.unwrap();
+        links.rename(name, "slow-far").await.unwrap();
+        links.add_veth(name, "slow-near", namespace).await.unwrap();
+        for name in [name, "slow-far", "slow-near"] {
+            links.up(name).await.unwrap();
+        }
+        let ends = Arc::<AtomicBool>::default();
+        let (own, space) = (Arc::clone(&ends), namespace.clone());
+        let run = move || space.enter(move || relay(&own)).unwrap();
+        Relay { ends, thread: Some(std::thread::spawn(run)) }
+    }
+}
+
+fn relay(ends: &AtomicBool) {
+    let open = |name: &str| Interface::open(name, None, &[Select::Everything]).unwrap();
+    let interfaces = ["slow-near", "slow-far"].map(open);
+    let devices = interfaces.each_ref().map(|interface| interface.device());
+    let mut memory = Memory::with_more(2, 512, devices).unwrap();
+    let mut ports = interfaces
+        .each_ref()
+        .map(|interface| AfXdpPort::open(interface, [0], &mut memory, Options::default()).unwrap());
+    let pool = ports[0].pool().unwrap();
+    let (mut vector, mut out) = (Vector::of(&pool), Vector::of(&pool));
+    // By the port to which they go.
+    let mut kept: [VecDeque<(u64, Vec<u8>)>; 2] = Default::default();
+    while !ends.load(Relaxed) {
+        for at in [0, 1] {
+            ports[at].receive(&mut vector).unwrap();
+            let due_ns = time::now_ns() + SLOWER.as_nanos() as u64;
+            kept[1 - at].extend(vector.frames().iter().map(|frame| (due_ns, frame.packet().to_vec())));
+            vector.clear();
+        }
+        let now_ns = time::now_ns();
+        for at in [0, 1] {
+            out.clear();
+            while out.len() < 32 && kept[at].front().is_some_and(|(due_ns, _)| *due_ns <= now_ns) {
+                let (_, frame) = kept[at].pop_front().unwrap();
+                assert!(out.push(&frame, NO_PEER));
+            }
+            let all: Vec<u16> = (0..out.len() as u16).collect();
+            assert_eq!(ports[at].transmit(&mut out, &all).packets, all.len());
+        }
+        time::sleep_thread(Duration::from_micros(100));
+    }
+}
+
+/// Numbered packets from one socket to another.
+struct Flow {
+    sent: Arc<AtomicU64>,
+    received: Arc<Mutex<Vec<u64>>>,
+    ends: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What has become of a part of a flow.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Found {
+    sent: u64,
+    lost: usize,
+    doubled: usize,
+    reordered: usize,
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        self.ends.store(true, Relaxed);
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+impl Flow {
+    fn start(from: &UdpSocket, to: &UdpSocket, address: SocketAddr) -> Flow {
+        let (sent, received, ends) =
+            (Arc::<AtomicU64>::default(), Arc::<Mutex<Vec<u64>>>::default(), Arc::<AtomicBool>::default());
+        let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+        to.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let (count, over) = (Arc::clone(&sent), Arc::clone(&ends));
+        let sender = std::thread::spawn(move || {
+            let began = time::now();
+            while !over.load(Relaxed) {
+                let due = (time::now() - began).as_millis() as u64 * RATE;
+                while count.load(Relaxed) < due {
+                    let number = count.load(Relaxed);
+                    from.send_to(&number.to_be_bytes(), address).unwrap();
+                    count.store(number + 1, Relaxed);
+                }
+                time::sleep_thread(Duration::from_micros(300));
+            }
+        });
+        let (list, over) = (Arc::clone(&received), Arc::clone(&ends));
+        let receiver = std::thread::spawn(move || {
+            let mut buffer = [0; 64];
+            while !over.load(Relaxed) {
+                let Ok(length) = to.recv(&mut buffer) else { continue };
+                let number = u64::from_be_bytes(buffer[..length].try_into().unwrap());
+                list.lock().unwrap().push(number);
+            }
+        });
+        Flow { sent, received, ends, threads: vec![sender, receiver] }
+    }
+
+    /// What has become of the packets from a number on.
+    async fn since(&self, first: u64) -> Found {
+        let end = self.sent.load(Relaxed);
+        time::sleep(Duration::from_millis(500)).await;
+        let received = self.received.lock().unwrap();
+        let numbers = received.iter().copied().filter(|number| (first..end).contains(number));
+        let (mut found, mut seen, mut highest) =
+            (Found { sent: end - first, ..Found::default() }, BTreeSet::new(), 0);
+        for number in numbers {
+            found.doubled += usize::from(!seen.insert(number));
+            found.reordered += usize::from(number < highest);
+            highest = highest.max(number);
+        }
+        found.lost = (end - first) as usize - seen.len();
+        found
+    }
+
+    fn next(&self) -> u64 {
+        self.sent.load(Relaxed)
+    }
+}
+
+async fn until<T>(what: &str, mut is_so: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = time::now() + PATIENCE;
+    loop {
+        if let Some(found) = is_so().await {
+            return found;
+        }
+        assert!(time::now() < deadline, "{what} does not become so");
+        time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Moves the user there and back; the answers.
+async fn moves(lab: &Lab, session: &Session, how: &str, count: usize) -> Vec<Value> {
+    let there = json!({
+        "ue": session.ue, "tunnels": [{"uplink": session.uplink_teid, "downlink": session.downlink_teid}],
+        "from": edge::CENTRAL, "to": edge::EDGE, "base_station": edge::GNB, "confirmed_by": "the test's copy",
+    });
+    let id = format!("{}~{}", edge::CENTRAL, session.ue);
+    let mut answers = Vec::new();
+    for number in 0..count {
+        let answer = match number % 2 {
+            0 => lab.controller("POST", &format!("/v1/diversions{how}"), Some(&there)).await,
+            _ => lab.controller("DELETE", &format!("/v1/diversions/{id}{how}"), None).await,
+        };
+        answers.push(answer.unwrap());
+        time::sleep(Duration::from_millis(120)).await;
+    }
+    answers
+}
+
+/// EV-9: nothing is lost, doubled or overtaken while a user moves there and back under load, both ways; without `order=keep` packets
+/// are overtaken.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_moves_in_order() {
+    let mut options = lab::Options::new(1).unwrap();
+    options.edge = true;
+    let mut lab = Lab::start(options).await.unwrap();
+    let switches = lab.namespace_of("controller").clone();
+    let _relay = Relay::start(&switches, edge::N6_PORTS[1]).await;
+    let mut clones = lab.start_edge().await.unwrap();
+    until("the controller has its switches and anchors", async || {
+        let anchors = lab.controller("GET", "/v1/anchors", None).await.ok()?;
+        let switches = lab.controller("GET", "/v1/switches", None).await.ok()?;
+        let all = |list: &Value, member: &str| {
+            list.as_array().is_some_and(|list| list.len() == 2 && list.iter().all(|one| one[member] == true))
+        };
+        (all(&anchors["anchors"], "alive") && all(&switches["switches"], "connected")).then_some(())
+    })
+    .await;
+    let simulated =
+        SimulatorOptions { ues: 1, session_type: "IPV4".to_owned(), ..SimulatorOptions::default() };
+    let mut simulator = lab.simulate(&simulated).unwrap();
+    let mut namespaces: BTreeMap<Ipv4Addr, NetNs> = BTreeMap::new();
+    while namespaces.is_empty() {
+        let event = time::timeout(PATIENCE, simulator.next()).await.unwrap().unwrap();
+        assert_ne!(event.kind(), "failed", "{:?}", event.text("detail"));
+        if event.kind() == "session" {
+            namespaces.insert(event.text("ipv4").unwrap().parse().unwrap(), event.namespace().unwrap());
+        }
+    }
+    let sessions = lab.oam("smf", "GET", "/sessions").await.unwrap();
+    let session = Session::of(&sessions[0]).unwrap();
+    clones.copy(&session).await.unwrap();
+
+    let bind = |space: &NetNs, address: Ipv4Addr, port| {
+        space.enter(|| UdpSocket::bind((address, port)).unwrap()).unwrap()
+    };
+    let user = bind(&namespaces[&session.ue], session.ue, UE_PORT);
+    let server = bind(lab.dn(), lab::DN, DN_PORT);
+    let up = Flow::start(&user, &server, (lab::DN, DN_PORT).into());
+    let down = Flow::start(&server, &user, (session.ue, UE_PORT).into());
+    // Neighbours and translations are known.
+    moves(&lab, &session, "", 2).await;
+
+    let first = [up.next(), down.next()];
+    moves(&lab, &session, "", 4).await;
+    let found = [up.since(first[0]).await, down.since(first[1]).await];
+    eprintln!("without order: up {:?}, down {:?}", found[0], found[1]);
+    assert!(found.iter().all(|found| found.reordered > 0), "the test must be able to fail");
+
+    let first = [up.next(), down.next()];
+    let answers = moves(&lab, &session, "?order=keep", MOVES).await;
+    let found = [up.since(first[0]).await, down.since(first[1]).await];
+    let sum =
+        |member: &str| answers.iter().map(|answer| answer["order"][member].as_u64().unwrap()).sum::<u64>();
+    eprintln!(
+        "in order: up {:?}, down {:?}; {} packets held, {} us control and {} us waiting for a move",
+        found[0],
+        found[1],
+        sum("held"),
+        sum("control_us") / MOVES as u64,
+        sum("waited_us") / MOVES as u64,
+    );
+    let switches = [lab.switch_status("n3").await.unwrap(), lab.switch_status("n6").await.unwrap()];
+    for status in &switches {
+        eprintln!("{} {} {}", status["hold"], status["drops"], status["events"]);
+        std::fs::write(format!("/tmp/h-status-{}.json", status["description"].as_str().unwrap().replace(' ', "-")), status.to_string()).unwrap();
+    }
+    eprintln!("lost up: {:?}", { let r: BTreeSet<u64> = up.received.lock().unwrap().iter().copied().collect(); (first[0]..up.next()-1000).filter(|n| !r.contains(n)).collect::<Vec<_>>() });
+    eprintln!("events {}", lab.controller("GET", "/v1/events", None).await.unwrap());
+    for answer in &answers {
+        assert_eq!(
+            (&answer["order"]["kept"], &answer["order"]["moves"]),
+            (&json!(true), &json!(1)),
+            "{answer}"
+        );
+    }
+    for found in &found {
+        assert_eq!(*found, Found { sent: found.sent, ..Found::default() });
+    }
+    assert!(sum("held") > 0, "packets of the faster way have waited");
+    drop((up, down));
+    simulator.stop().await.unwrap();
+    lab.stop().await.unwrap();
+}
