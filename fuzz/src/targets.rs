@@ -40,6 +40,12 @@ pub const TARGETS: &[Target] = &[
     Target { name: "gtpv2c", run: gtpv2c::message, seeds: || folder("gtpv2c") },
     Target { name: "gtpv2c-endpoint", run: gtpv2c::endpoint, seeds: gtpv2c::conversations },
     Target { name: "ip", run: ip, seeds: || folder("ip") },
+    Target {
+        name: "mec-moves",
+        run: orchestrator::model::fuzz_journal,
+        seeds: || MEC_MOVES.iter().map(|text| text.as_bytes().to_vec()).collect(),
+    },
+    Target { name: "mec-moves-rest", run: orchestrator::rest::fuzz, seeds: mec_moves_rest_seeds },
     Target { name: "mec-rest", run: controller::rest::fuzz, seeds: mec_rest_seeds },
     Target { name: "mec-state", run: mec_state, seeds: mec_state_seeds },
     Target { name: "memif", run: memif, seeds: memif_seeds },
@@ -78,6 +84,27 @@ pub const TARGETS: &[Target] = &[
 ];
 
 const MEC_DIVERSION: &str = r#"{"ue":"10.45.0.2","tunnels":[{"uplink":17,"downlink":33,"target_uplink":99}],"from":"gw1","to":"gw2","base_station":"gnb1","target_address":"10.46.0.9","confirmed_by":"test"}"#;
+
+/// The orchestrator's journal, with a user at an edge host.
+const MEC_MOVES: [&str; 2] = [
+    "godwit moves 1\n",
+    concat!(
+        "godwit moves 1\nba5929dd ",
+        r#"{"users":[{"origin":"gw1","id":"imsi-001010000000001","addresses":["10.45.0.2"],"on":"edge1","waits_for":null,"#,
+        r#""replicas":{"edge1":false},"follow":true,"place":{"base_station":"10.0.0.1","tunnels":[[17,33]]}}]}"#,
+        "\n"
+    ),
+];
+
+fn mec_moves_rest_seeds() -> Vec<Vec<u8>> {
+    let requests = [
+        "POST\n/v1/moves\nwait=10\n{\"ues\":[\"10.45.0.2\",\"imsi-001010000000001\"],\"from\":\"gw1\",\"to\":\"edge1\",\"order\":\"keep\"}",
+        "GET\n/v1/moves/7\nwait=1\n",
+        "DELETE\n/v1/hosts/edge1/anchor\n\n",
+        "GET\n/v1/ues/imsi-001010000000001\n\n",
+    ];
+    requests.map(|request| request.as_bytes().to_vec()).to_vec()
+}
 
 fn mec_rest_seeds() -> Vec<Vec<u8>> {
     let requests = [

@@ -65,19 +65,26 @@ pub struct Response {
     pub status: u16,
     /// The content.
     pub body: Value,
+    /// The path of what was made.
+    pub location: Option<String>,
 }
 
 impl Response {
     /// 200 with content.
     pub fn ok(body: Value) -> Response {
-        Response { status: 200, body }
+        Response { status: 200, body, location: None }
+    }
+
+    /// 201 (made) or 202 (it is being made), the path of what was made, and its content.
+    pub fn made(status: u16, location: String, body: Value) -> Response {
+        Response { status, body, location: Some(location) }
     }
 
     /// A refusal: a short title, and what is wrong and what to do.
     pub fn problem(status: u16, title: &str, detail: impl std::fmt::Display) -> Response {
         let body =
             json!({"type": "about:blank", "title": title, "status": status, "detail": detail.to_string()});
-        Response { status, body }
+        Response { status, body, location: None }
     }
 }
 
@@ -179,6 +186,9 @@ async fn answer(
     let mut out = hyper::Response::new(Full::new(Bytes::from(response.body.to_string())));
     *out.status_mut() = StatusCode::from_u16(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     out.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    if let Some(location) = response.location.and_then(|path| header::HeaderValue::from_str(&path).ok()) {
+        out.headers_mut().insert(header::LOCATION, location);
+    }
     out
 }
 
@@ -233,11 +243,13 @@ pub async fn call(
             .map_err(|error| broken(error.to_string()))?;
         let response = sender.send_request(request).await.map_err(|error| broken(error.to_string()))?;
         let status = response.status().as_u16();
+        let location = response.headers().get(header::LOCATION);
+        let location = location.and_then(|path| path.to_str().ok()).map(str::to_owned);
         let content = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
         driver.abort();
         let content = content.map_err(|error| broken(error.to_string()))?.to_bytes();
         let body = serde_json::from_slice(&content).map_err(|error| broken(error.to_string()))?;
-        Ok(Response { status, body })
+        Ok(Response { status, body, location })
     };
     time::timeout(limit, exchange)
         .await
@@ -262,6 +274,7 @@ mod tests {
         let any = "127.0.0.1:0".parse().unwrap();
         let server = RestServer::start(any, 100, |request: Request| async move {
             match request.path.as_str() {
+                "/made" => Response::made(201, "/made/7".to_owned(), json!({})),
                 "/echo" => Response::ok(json!({"query": request.query, "octets": request.body.len()})),
                 _ => Response::problem(404, "not found", "there is /echo"),
             }
@@ -274,6 +287,8 @@ mod tests {
         };
         let found = ask("/echo?a=1", json!("x")).await;
         assert_eq!(found, Response::ok(json!({"query": "a=1", "octets": 3})));
+        let made = ask("/made", Value::Null).await;
+        assert_eq!((made.status, made.location.as_deref()), (201, Some("/made/7")));
         assert_eq!(ask("/other", Value::Null).await.status, 404);
         assert_eq!(ask("/echo", json!("x".repeat(200))).await.status, 413);
         let nobody = call(PATIENCE, "127.0.0.1:1".parse().unwrap(), "GET", "/", None).await;

@@ -8,6 +8,8 @@
 //! authentication sequence number of each (written by the UDM through the UDR), and *contexts*: JSON
 //! documents of network functions, by kind and key.
 //!
+//! [`journal`] is a state file for programs without subscribers: the edge's controller and orchestrator.
+//!
 //! K, OPc and OP are encrypted in the file, with a key that is kept elsewhere ([`KeySource`]).
 //!
 //! Apart from that, [`records`] keeps octets by number, in SQLite or PostgreSQL: what an application has to find again after a restart,
@@ -19,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod import;
+pub mod journal;
 pub mod records;
 mod seal;
 mod sqlite;

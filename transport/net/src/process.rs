@@ -4,11 +4,16 @@
 //! that forked ends, so one thread that lives as long as the process forks all children; even `kill -9`
 //! on this process ends them. (A program with set-user-ID bits or file capabilities clears the signal
 //! when it starts: give it a time limit.)
+//!
+//! The exception is [`Command::detach`]: such a process goes on when this one ends, and is found again by a file that it holds
+//! locked as long as it lives.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{OnceLock, mpsc};
 
@@ -111,6 +116,37 @@ impl Command {
         Child::new(fork(self.inner)?)
     }
 
+    /// Starts the program as a process that outlives this one, in a session of its own. It holds `lock` until it ends, whoever started
+    /// it: so [`holder`] finds it, and of two starts with one file only one succeeds, even if the first was by a process that was killed
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// As [`Command::spawn`]; [`io::ErrorKind::WouldBlock`]: a process that holds the file is running.
+    pub fn detach(mut self, lock: &Path) -> io::Result<u32> {
+        let file = File::options().create(true).truncate(false).read(true).write(true).open(lock)?;
+        let namespace = self.namespace.take();
+        let prepare = move || {
+            if let Some(namespace) = &namespace {
+                // SAFETY: setns(2) takes a descriptor, which `namespace` keeps open in this copy of the process.
+                check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })?;
+            }
+            // SAFETY: setsid(2) takes nothing.
+            check(unsafe { libc::setsid() })?;
+            // SAFETY: the descriptor is open, and F_SETFD takes an integer. The program inherits it, and with it the lock.
+            check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) })?;
+            // SAFETY: F_SETLK reads one `flock`, which outlives the call.
+            check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const WHOLE_FILE) })?;
+            Ok(())
+        };
+        // SAFETY: between fork and exec only system calls are made; nothing allocates or takes a lock.
+        unsafe { self.inner.pre_exec(prepare) };
+        let mut child = fork(self.inner)?;
+        let id = child.id();
+        // Whoever starts a process learns when it ends; otherwise the kernel keeps it.
+        std::thread::Builder::new().name("reaper".to_owned()).spawn(move || child.wait())?;
+        Ok(id)
+    }
+
     /// Runs the program to its end and collects its standard output and error. After `limit` the
     /// program is killed.
     ///
@@ -127,6 +163,72 @@ impl Command {
             Ok(result) => result,
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, format!("did not end within {limit:?}"))),
         }
+    }
+}
+
+/// A lock for writing on a whole file.
+static WHOLE_FILE: libc::flock = libc::flock {
+    l_type: libc::F_WRLCK as libc::c_short,
+    l_whence: libc::SEEK_SET as libc::c_short,
+    l_start: 0,
+    l_len: 0,
+    l_pid: 0,
+};
+
+/// The process that was started with this file by [`Command::detach`], if it runs.
+///
+/// # Errors
+/// The file cannot be opened.
+pub fn holder(lock: &Path) -> io::Result<Option<u32>> {
+    let file = match File::options().read(true).write(true).open(lock) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut held = WHOLE_FILE;
+    // SAFETY: F_GETLK reads and writes one `flock`, which outlives the call.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut held) })?;
+    Ok((held.l_type != libc::F_UNLCK as libc::c_short).then_some(held.l_pid.cast_unsigned()))
+}
+
+/// Ends the process that [`holder`] finds: SIGTERM, after `grace` SIGKILL. No error if there is none.
+///
+/// # Errors
+/// It belongs to another user, or does not end.
+pub async fn end_holder(lock: &Path, grace: Duration) -> io::Result<()> {
+    for (signal, patience) in [(Signal::SIGTERM, grace), (Signal::SIGKILL, Duration::from_secs(5))] {
+        let Some(id) = holder(lock)? else { return Ok(()) };
+        // SAFETY: pidfd_open(2) takes integers and returns a new descriptor or -1.
+        let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, id as libc::pid_t, 0) } as libc::c_int);
+        let Ok(fd) = fd else { continue };
+        // SAFETY: the kernel just returned `fd`, and nobody else owns it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // The number may have become another process's before it was opened: then that one does not hold the file.
+        if holder(lock)? != Some(id) {
+            continue;
+        }
+        // SAFETY: pidfd_send_signal(2) takes an open descriptor, integers, and no information here.
+        let sent = unsafe {
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                fd.as_raw_fd(),
+                signal as libc::c_int,
+                std::ptr::null::<()>(),
+                0,
+            )
+        };
+        check(sent as libc::c_int)?;
+        let until = crate::time::now() + patience;
+        while crate::time::now() < until {
+            if holder(lock)?.is_none() {
+                return Ok(());
+            }
+            crate::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+    match holder(lock)? {
+        None => Ok(()),
+        Some(id) => Err(io::Error::new(io::ErrorKind::TimedOut, format!("process {id} does not end"))),
     }
 }
 
@@ -292,6 +394,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_detached_process_is_found_by_its_file_and_is_the_only_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = folder.path().join("lock");
+        assert_eq!(holder(&lock).unwrap(), None);
+        let start = || Command::new("sh").args(["-c", "trap '' TERM; sleep 100 & wait; wait"]).detach(&lock);
+        let id = start().unwrap();
+        assert_eq!(holder(&lock).unwrap(), Some(id));
+        let twice = start().unwrap_err();
+        assert_eq!(twice.kind(), io::ErrorKind::WouldBlock, "{twice}");
+        assert_eq!(holder(&lock).unwrap(), Some(id));
+        // It does not heed SIGTERM, once it has said so. Its own child does not hold the file.
+        crate::time::sleep(Duration::from_millis(100)).await;
+        let group = nix::unistd::Pid::from_raw(-(id as libc::pid_t));
+        end_holder(&lock, Duration::from_millis(200)).await.unwrap();
+        assert_eq!(holder(&lock).unwrap(), None);
+        let _ = nix::sys::signal::kill(group, Signal::SIGKILL);
+        end_holder(&lock, LONG).await.unwrap();
+        let next = Command::new("sleep").arg("100").detach(&lock).unwrap();
+        assert_ne!(next, id);
+        end_holder(&lock, LONG).await.unwrap();
+    }
+
+    #[tokio::test]
     async fn runs_inside_the_namespace_and_lines_can_be_read() {
         let Some(namespace) = NetNs::for_test() else { return };
         let mut child = Command::new("sh")
@@ -315,7 +440,7 @@ mod tests {
         let child = Command::new("sleep").arg("100").spawn().unwrap();
         let process = format!("/proc/{}", child.id());
         drop(child);
-        assert!(!std::path::Path::new(&process).exists());
+        assert!(!Path::new(&process).exists());
 
         let runtime = tokio::runtime::Handle::current();
         let mut child = std::thread::spawn(move || {
@@ -351,7 +476,7 @@ mod tests {
         let child =
             output.lines().find_map(|line| line.unwrap().strip_prefix("child=").map(str::to_owned)).unwrap();
         let stat = format!("/proc/{child}/stat");
-        assert!(std::path::Path::new(&stat).exists());
+        assert!(Path::new(&stat).exists());
         middle.kill().unwrap();
         middle.wait().unwrap();
         // The process that adopts orphans here may be slow to reap them: a dead helper is absent or a

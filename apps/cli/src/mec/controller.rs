@@ -4,19 +4,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Subcommand;
 use net::capability::Capability;
-use nf::rest::{self, CallError};
 use output::{Format, Table};
 use serde_json::{Value, json};
 
-use crate::admin::{compact, runtime};
-use crate::{ConfigArg, EXIT_FAILED, EXIT_UNREACHABLE, run};
-
-/// A request may change thousands of rules in several switches.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::admin::compact;
+use crate::{ConfigArg, run};
 
 /// Options of `godwit mec controller`.
 #[derive(clap::Args, Debug)]
@@ -196,22 +191,7 @@ fn ask(
             super::section(&arg.config, file.mec.controller, "controller", "docs/edge.md")?.rest
         }
     };
-    let answer = runtime()?.block_on(rest::call(PATIENCE, address, method, path, body));
-    Ok(match answer {
-        Ok(answer) if answer.status < 400 => Ok(answer.body),
-        Ok(answer) => {
-            let detail = answer.body["detail"].as_str().unwrap_or("refused without a reason").to_owned();
-            output::error(&anyhow::anyhow!(detail));
-            Err(ExitCode::from(EXIT_FAILED))
-        }
-        Err(error @ CallError::Unreachable { .. }) => {
-            output::error(
-                &anyhow::Error::from(error).context("is the controller running? (godwit mec controller run)"),
-            );
-            Err(ExitCode::from(EXIT_UNREACHABLE))
-        }
-        Err(error) => return Err(error.into()),
-    })
+    super::ask(address, "controller", method, path, body)
 }
 
 /// `godwit mec divert`

@@ -5,18 +5,27 @@
 
 pub mod controller;
 pub mod demo;
+pub mod orchestrator;
 pub mod switch;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Subcommand;
+use nf::rest::{self, CallError};
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::ConfigArg;
+use crate::admin::runtime;
 use crate::config::{Problem, Problems, de, yaml};
+use crate::{ConfigArg, EXIT_FAILED, EXIT_UNREACHABLE};
+
+/// A request may change thousands of rules in several switches.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The section `mec`.
 #[derive(Clone, Debug, Deserialize)]
@@ -26,6 +35,8 @@ pub struct Config {
     pub switch: Option<::switch::Config>,
     /// The controller.
     pub controller: Option<::controller::Config>,
+    /// The orchestrator.
+    pub orchestrator: Option<::orchestrator::Config>,
 }
 
 /// Options of `godwit mec`.
@@ -41,6 +52,14 @@ enum Part {
     Switch(switch::Args),
     /// The controller of switches, which diverts users.
     Controller(controller::Args),
+    /// The orchestrator, which starts anchors on edge hosts and moves users to them.
+    Orchestrator(orchestrator::Args),
+    /// Move users to an edge host, to another one, or back to their original anchors.
+    Move(orchestrator::MoveArgs),
+    /// Show moves, or one of them.
+    Status(orchestrator::StatusArgs),
+    /// Show edge hosts, their anchors, and how many users are there.
+    Hosts(orchestrator::HostsArgs),
     /// Divert users, an application, a pair or everything of an anchor to another anchor.
     Divert(controller::DivertArgs),
     /// Give users back to the anchors that they were diverted from.
@@ -61,6 +80,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.part {
         Part::Switch(args) => switch::run(args),
         Part::Controller(args) => controller::serve(args),
+        Part::Orchestrator(args) => orchestrator::serve(args),
+        Part::Move(args) => orchestrator::move_users(args),
+        Part::Status(args) => orchestrator::status(args),
+        Part::Hosts(args) => orchestrator::hosts(args),
         Part::Divert(args) => controller::divert(args),
         Part::Undivert(args) => controller::undivert(args),
         Part::List(args) => controller::list(args),
@@ -95,6 +118,31 @@ fn serve<T>(
             _ = terminate.recv() => {}
         }
         Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Asks a running part by its REST API. A refusal is printed, and its exit code returned.
+fn ask(
+    address: SocketAddr,
+    part: &str,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+) -> anyhow::Result<Result<Value, ExitCode>> {
+    let answer = runtime()?.block_on(rest::call(PATIENCE, address, method, path, body));
+    Ok(match answer {
+        Ok(answer) if answer.status < 400 => Ok(answer.body),
+        Ok(answer) => {
+            let detail = answer.body["detail"].as_str().unwrap_or("refused without a reason").to_owned();
+            output::error(&anyhow::anyhow!(detail));
+            Err(ExitCode::from(EXIT_FAILED))
+        }
+        Err(error @ CallError::Unreachable { .. }) => {
+            let hint = format!("is the {part} running? (godwit mec {part} run)");
+            output::error(&anyhow::Error::from(error).context(hint));
+            Err(ExitCode::from(EXIT_UNREACHABLE))
+        }
+        Err(error) => return Err(error.into()),
     })
 }
 
@@ -143,7 +191,9 @@ pub(crate) fn check(mec: &Config, root: &yaml::Node) -> Option<Problem> {
     let switch = switch.map(|(key, message)| (format!("mec.switch.{key}"), message));
     let controller = mec.controller.as_ref().and_then(|controller| controller.check().err());
     let controller = controller.map(|bad| (format!("mec.controller.{}", bad.path), bad.message));
-    let (path, message) = switch.or(controller)?;
+    let orchestrator = mec.orchestrator.as_ref().and_then(|orchestrator| orchestrator.check().err());
+    let orchestrator = orchestrator.map(|bad| (format!("mec.orchestrator.{}", bad.path), bad.message));
+    let (path, message) = switch.or(controller).or(orchestrator)?;
     Some(Problem::at(root.line_of(&path), &path, message))
 }
 
@@ -163,6 +213,7 @@ mod tests {
     fn the_shipped_example_is_sound() {
         let mec = parse(&shipped()).ok().unwrap().mec;
         assert_eq!(mec.controller.unwrap().anchors.len(), 2);
+        assert_eq!(mec.orchestrator.unwrap().hosts[0].anchor, "gw2");
         let switch = mec.switch.unwrap();
         assert_eq!((switch.ports.len(), switch.gtp_port), (2, Some(100)));
     }
@@ -182,6 +233,9 @@ mod tests {
             said("gtp_port: 100", "gtp_port: 1").contains("mec.switch.gtp_port: 1 is a number of `ports`")
         );
         assert!(said("listen: 127.0.0.1", "listen: 192.0.2.1").contains("mec.switch.listen: 192.0.2.1"));
+        assert!(
+            said("- name: site1", "- name: origin").contains("mec.orchestrator.hosts: `origin` is no name")
+        );
         assert_eq!(parse("log: info").err().unwrap()[0].path, "mec");
     }
 }

@@ -278,10 +278,10 @@ async fn open(path: &Path) -> Result<(Journal, Diversions), JournalError> {
     for _ in 0..OPEN_TRIES {
         match Journal::open(path) {
             Err(JournalError::InUse { .. }) => time::sleep(Duration::from_millis(100)).await,
-            opened => return opened,
+            opened => return opened.map(|(journal, kept)| (journal, kept.0)),
         }
     }
-    Journal::open(path)
+    Journal::open(path).map(|(journal, kept)| (journal, kept.0))
 }
 
 impl Application {
@@ -672,7 +672,7 @@ impl Application {
         let difference = self.rules.difference(self.old(&gone, &made), new)?;
         let before = self.diversions.clone_of(set, removed);
         self.diversions.apply(set, removed);
-        let written = match self.journal.write(set, removed, &self.diversions) {
+        let written = match journal::write(&mut self.journal, set, removed, &self.diversions) {
             Ok(written) => written,
             Err(error) => {
                 self.diversions.restore(before);
@@ -708,7 +708,7 @@ impl Application {
     /// Enters into the file that a change was taken back.
     async fn back(&mut self, before: Before) {
         let (set, removed) = self.diversions.restore(before);
-        let written = match self.journal.write(&set, &removed, &self.diversions) {
+        let written = match journal::write(&mut self.journal, &set, &removed, &self.diversions) {
             Ok(written) => written.durable().await,
             Err(error) => Err(error),
         };

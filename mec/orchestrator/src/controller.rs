@@ -1,0 +1,308 @@
+//! The controller's REST API (`docs/edge.md`), as far as the orchestrator calls it.
+//!
+//! Each call can be repeated: the controller does again nothing that is done. After an error it is not known whether it was done,
+//! unless the error is [`CallFailed::Refused`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use net::time::Duration;
+use nf::rest;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::config::Host;
+use crate::model::{Key, Order, Place, Scheme};
+
+/// Most users of one page of the controller's list.
+const PAGE: usize = 1000;
+
+/// Why a call failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallFailed {
+    /// The controller has refused; the same call will be refused again.
+    #[error("{0}")]
+    Refused(String),
+    /// The controller cannot do it now, and has done nothing.
+    #[error("{0}")]
+    NotNow(String),
+    /// No answer: it may be done or not.
+    #[error("{0}")]
+    Unanswered(String),
+}
+
+/// A diversion as the controller lists it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Diverted {
+    /// Its identifier.
+    pub id: String,
+    /// The anchor that serves the user.
+    pub to: String,
+    /// Who has confirmed the state there.
+    #[serde(default)]
+    pub confirmed_by: String,
+}
+
+/// A user as the controller knows it from control messages.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Listed {
+    /// For the next page.
+    pub number: u64,
+    /// Its identity.
+    pub id: String,
+    /// Its addresses.
+    #[serde(default)]
+    pub addresses: Vec<IpAddr>,
+    /// Its base station's address; none if it is idle.
+    #[serde(default)]
+    pub base_station: Option<IpAddr>,
+    /// Its tunnels.
+    #[serde(default)]
+    pub tunnels: Vec<Tunnel>,
+}
+
+/// A tunnel's TEIDs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct Tunnel {
+    /// Towards the anchor.
+    #[serde(default)]
+    pub uplink: u32,
+    /// Towards the base station.
+    #[serde(default)]
+    pub downlink: Option<u32>,
+}
+
+impl Listed {
+    /// Where it is.
+    pub fn place(&self) -> Place {
+        let of = |tunnel: &Tunnel| (tunnel.uplink, tunnel.downlink.unwrap_or_default());
+        Place { base_station: self.base_station, tunnels: self.tunnels.iter().map(of).collect() }
+    }
+}
+
+/// How a user's replica fares.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Replica {
+    /// It is there; the diversions that take the user's packets to it, which is none while the user is idle.
+    There(Vec<Value>),
+    /// The target does not have the user, and why.
+    Refused(String),
+}
+
+/// Replicas from one anchor at another.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct ReplicaCount {
+    /// The original anchor.
+    pub from: String,
+    /// The anchor with the replicas.
+    pub to: String,
+    /// How many users.
+    #[serde(default)]
+    pub ues: usize,
+}
+
+#[derive(Deserialize)]
+struct Replicated {
+    #[serde(default)]
+    done: Vec<DoneOne>,
+    #[serde(default)]
+    refused: Vec<RefusedOne>,
+}
+
+#[derive(Deserialize)]
+struct DoneOne {
+    id: String,
+    #[serde(default)]
+    diversion: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct RefusedOne {
+    ue: String,
+    #[serde(default)]
+    why: String,
+}
+
+#[derive(Deserialize)]
+struct AnchorAt {
+    name: String,
+    #[serde(default)]
+    alive: bool,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+}
+
+/// A client of the controller.
+#[derive(Debug, Clone, Copy)]
+pub struct Controller {
+    address: SocketAddr,
+    limit: Duration,
+}
+
+impl Controller {
+    /// A client; each answer is waited for up to `limit`.
+    pub fn new(address: SocketAddr, limit: Duration) -> Controller {
+        Controller { address, limit }
+    }
+
+    async fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, CallFailed> {
+        let answer =
+            rest::call(self.limit, self.address, method, path, body).await.map_err(|error| match error {
+                rest::CallError::Unreachable { .. } => CallFailed::NotNow(format!("the controller: {error}")),
+                rest::CallError::Broken { .. } => CallFailed::Unanswered(format!("the controller: {error}")),
+            })?;
+        if answer.status < 300 {
+            return Ok(answer.body);
+        }
+        let detail = answer.body["detail"].as_str().unwrap_or("refused without a reason").to_owned();
+        let title = answer.body["title"].as_str().unwrap_or_default();
+        Err(match answer.status {
+            // Another diversion is in the way: that does not change by waiting.
+            409 if title == "in the way" => CallFailed::Refused(detail),
+            // An anchor does not answer, a switch is away, an application is stopped.
+            409 | 503 => CallFailed::NotNow(detail),
+            400..500 => CallFailed::Refused(detail),
+            507 => CallFailed::Refused(detail),
+            _ => CallFailed::Unanswered(detail),
+        })
+    }
+
+    async fn list<T: serde::de::DeserializeOwned>(
+        &self,
+        path: &str,
+        key: &str,
+    ) -> Result<Vec<T>, CallFailed> {
+        let mut answer = self.call("GET", path, None).await?;
+        serde_json::from_value(answer[key].take())
+            .map_err(|error| CallFailed::Unanswered(format!("GET {path} of the controller: {error}")))
+    }
+
+    /// Who is diverted, by the diversions' identifiers.
+    ///
+    /// # Errors
+    /// See [`CallFailed`].
+    pub async fn diversions(&self) -> Result<BTreeMap<String, Diverted>, CallFailed> {
+        let all: Vec<Diverted> = self.list("/v1/diversions", "diversions").await?;
+        Ok(all.into_iter().map(|one| (one.id.clone(), one)).collect())
+    }
+
+    /// Anchors that answer at a switch.
+    ///
+    /// # Errors
+    /// See [`CallFailed`].
+    pub async fn alive(&self) -> Result<BTreeSet<String>, CallFailed> {
+        let all: Vec<AnchorAt> = self.list("/v1/anchors", "anchors").await?;
+        Ok(all.into_iter().filter(|anchor| anchor.alive).map(|anchor| anchor.name).collect())
+    }
+
+    /// Anchors whose control messages the controller knows.
+    ///
+    /// # Errors
+    /// See [`CallFailed`].
+    pub async fn origins(&self) -> Result<Vec<String>, CallFailed> {
+        let all: Vec<Named> = self.list("/v1/replication", "anchors").await?;
+        Ok(all.into_iter().map(|anchor| anchor.name).collect())
+    }
+
+    /// The users of an anchor.
+    ///
+    /// # Errors
+    /// See [`CallFailed`].
+    pub async fn users(&self, origin: &str) -> Result<Vec<Listed>, CallFailed> {
+        let mut all: Vec<Listed> = Vec::new();
+        loop {
+            let behind = all.iter().map(|user| user.number).max().unwrap_or_default();
+            let path = format!("/v1/replication/{origin}/ues?behind={behind}&most={PAGE}");
+            let page: Vec<Listed> = self.list(&path, "ues").await?;
+            // A page that goes back would be read for ever.
+            let (count, goes_on) = (page.len(), page.iter().all(|user| user.number > behind));
+            all.extend(page);
+            if count < PAGE || !goes_on {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// How many users have a replica, by original anchor and anchor with the replica.
+    ///
+    /// # Errors
+    /// See [`CallFailed`].
+    pub async fn replicas(&self) -> Result<BTreeMap<(String, String), usize>, CallFailed> {
+        let all: Vec<ReplicaCount> = self.list("/v1/replicas", "replicas").await?;
+        Ok(all.into_iter().map(|one| ((one.from, one.to), one.ues)).collect())
+    }
+
+    /// Copies users' state to a host. Every user gets an answer.
+    ///
+    /// # Errors
+    /// See [`CallFailed`].
+    pub async fn replicate(
+        &self,
+        origin: &str,
+        host: &Host,
+        users: &[(String, Vec<IpAddr>)],
+        scheme: Scheme,
+    ) -> Result<BTreeMap<Key, Replica>, CallFailed> {
+        let ids: Vec<&str> = users.iter().map(|(id, _)| id.as_str()).collect();
+        let body =
+            json!({"from": origin, "to": host.anchor, "agent": host.agent, "ues": ids, "scheme": scheme});
+        let answer = self.call("POST", "/v1/replicas", Some(&body)).await?;
+        let answer: Replicated = serde_json::from_value(answer).map_err(|error| {
+            CallFailed::Unanswered(format!("POST /v1/replicas of the controller: {error}"))
+        })?;
+        let mut done: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        for one in answer.done {
+            done.entry(one.id).or_default().extend(one.diversion.filter(|diversion| !diversion.is_null()));
+        }
+        let refused: BTreeMap<String, String> =
+            answer.refused.into_iter().map(|one| (one.ue, one.why)).collect();
+        let mut of = |(id, addresses): &(String, Vec<IpAddr>)| {
+            let names = std::iter::once(id.clone()).chain(addresses.iter().map(IpAddr::to_string));
+            // A user of whom one address is refused is refused: it is to be wholly on one anchor.
+            let why = names.into_iter().find_map(|name| refused.get(&name).cloned());
+            let replica = match (why, done.remove(id)) {
+                (Some(why), _) => Replica::Refused(why),
+                (None, Some(diversions)) => Replica::There(diversions),
+                (None, None) => Replica::Refused("the controller does not know this user".to_owned()),
+            };
+            ((origin.to_owned(), id.clone()), replica)
+        };
+        Ok(users.iter().map(&mut of).collect())
+    }
+
+    /// Removes users' state from an anchor that is not their original one.
+    ///
+    /// # Errors
+    /// See [`CallFailed`].
+    pub async fn forget(&self, origin: &str, anchor: &str, ids: &[String]) -> Result<(), CallFailed> {
+        let body = json!({"from": origin, "to": anchor, "ues": ids});
+        self.call("POST", "/v1/replicas/remove", Some(&body)).await.map(drop)
+    }
+
+    /// Diverts: all, or nobody.
+    ///
+    /// # Errors
+    /// See [`CallFailed`].
+    pub async fn divert(&self, diversions: &[Value], order: Order) -> Result<Value, CallFailed> {
+        let path = match order {
+            Order::Keep => "/v1/diversions?order=keep",
+            Order::None => "/v1/diversions",
+        };
+        self.call("POST", path, Some(&json!(diversions))).await
+    }
+
+    /// Undiverts: all, or nobody.
+    ///
+    /// # Errors
+    /// See [`CallFailed`].
+    pub async fn undivert(&self, ids: &[String], order: Order) -> Result<Value, CallFailed> {
+        let mut body = json!({"ids": ids});
+        if order == Order::Keep {
+            body["order"] = json!("keep");
+        }
+        self.call("POST", "/v1/diversions/remove", Some(&body)).await
+    }
+}

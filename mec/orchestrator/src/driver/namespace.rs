@@ -1,0 +1,154 @@
+//! The driver for anchors that are processes of this machine, in a network namespace.
+//!
+//! The anchor and its agent outlive the orchestrator. Each holds `<run_dir>/<host>-anchor.lock` (or `-agent`) as long as it lives; the
+//! kernel tells whose lock it is. So a new life of the orchestrator finds what an earlier one has started, whenever that was killed, and
+//! nothing runs twice. Output goes to `<run_dir>/<host>-anchor.log`.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use net::netns::NetNs;
+use net::process::{self, Command};
+use net::time::Duration;
+
+use super::{Doing, Driver, DriverError};
+use crate::config::{self, Host};
+
+/// How long a process may take to end when it is asked to.
+const GRACE: Duration = Duration::from_secs(5);
+/// The processes of a host, in the order in which they are started.
+const PARTS: [&str; 2] = ["anchor", "agent"];
+
+/// The driver.
+#[derive(Debug)]
+pub struct Processes {
+    program: PathBuf,
+    run_dir: PathBuf,
+}
+
+impl Processes {
+    /// A driver that starts `program`, which is `godwit`, and has its files in `run_dir`.
+    pub fn new(program: PathBuf, run_dir: PathBuf) -> Processes {
+        Processes { program, run_dir }
+    }
+
+    fn lock(&self, host: &Host, part: &str) -> PathBuf {
+        self.run_dir.join(format!("{}-{part}.lock", host.name))
+    }
+
+    fn command(&self, host: &Host, part: &str, namespace: &NetNs) -> io::Result<Command> {
+        let log = self.run_dir.join(format!("{}-{part}.log", host.name));
+        let log = File::options().create(true).append(true).open(log)?;
+        let configuration = host.configuration.clone().unwrap_or_default();
+        let command = Command::new(&self.program);
+        let command = if part == "anchor" {
+            command.arg("run").arg("-c").arg(configuration).arg("--nf").arg(host.nfs.join(","))
+        } else {
+            let own = host.agent_configuration.clone().unwrap_or(configuration);
+            command.args(["mec", "agent", "run", "-c"]).arg(own)
+        };
+        Ok(command.stdout(log.try_clone()?).stderr(log).namespace(namespace))
+    }
+
+    fn start_all(&self, host: &Host) -> Result<(), DriverError> {
+        std::fs::create_dir_all(&self.run_dir).map_err(|error| failed(&self.run_dir, &error))?;
+        let config::Driver::Namespace(name) = &host.driver else { return Ok(()) };
+        let path = Path::new("/run/netns").join(name);
+        let namespace = NetNs::from_path(&path).map_err(|error| failed(&path, &error))?;
+        for part in PARTS {
+            let lock = self.lock(host, part);
+            let started = match process::holder(&lock) {
+                Ok(Some(_)) => continue,
+                Ok(None) => self.command(host, part, &namespace).and_then(|command| command.detach(&lock)),
+                Err(error) => Err(error),
+            };
+            match started {
+                Ok(id) => tracing::info!(host = host.name, part, id, "started"),
+                // Another start of the same was faster.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => {
+                    let what = format!("{} of {}: {}", part, host.name, self.program.display());
+                    return Err(DriverError::System { what, error: error.to_string() });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn failed(path: &Path, error: &io::Error) -> DriverError {
+    DriverError::System { what: path.display().to_string(), error: error.to_string() }
+}
+
+impl Driver for Processes {
+    fn start<'a>(&'a self, host: &'a Host) -> Doing<'a, ()> {
+        Box::pin(async { self.start_all(host) })
+    }
+
+    fn is_running<'a>(&'a self, host: &'a Host) -> Doing<'a, Option<bool>> {
+        Box::pin(async {
+            let runs = |part: &str| {
+                let lock = self.lock(host, part);
+                process::holder(&lock).map_err(|error| failed(&lock, &error))
+            };
+            let all = PARTS.iter().map(|part| runs(part)).collect::<Result<Vec<_>, _>>()?;
+            Ok(Some(all.iter().all(Option::is_some)))
+        })
+    }
+
+    fn stop<'a>(&'a self, host: &'a Host) -> Doing<'a, ()> {
+        Box::pin(async {
+            for part in PARTS.iter().rev() {
+                let lock = self.lock(host, part);
+                process::end_holder(&lock, GRACE).await.map_err(|error| failed(&lock, &error))?;
+            }
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn processes_are_found_again_and_run_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        std::fs::write(&program, "#!/bin/sh\necho \"$@\"\nexec sleep 100\n").unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        // That of this thread: entering it needs no privilege, but setns(2) may.
+        let host: Host = serde_json::from_value(serde_json::json!(
+            {"name": "edge1", "anchor": "gw2", "agent": "10.9.0.3:8806", "configuration": "/etc/edge1.yaml", "nfs": ["spgw", "upf"],
+             "driver": {"namespace": "/proc/self/ns/net"}}
+        ))
+        .unwrap();
+        let driver = || Processes::new(program.clone(), folder.path().join("run"));
+        assert_eq!(driver().is_running(&host).await, Ok(Some(false)));
+        if let Err(error) = driver().start(&host).await {
+            assert!(error.to_string().contains("not permitted"), "{error}");
+            return;
+        }
+        assert_eq!(driver().is_running(&host).await, Ok(Some(true)));
+        let holders = || PARTS.map(|part| process::holder(&driver().lock(&host, part)).unwrap().unwrap());
+        let first = holders();
+        driver().start(&host).await.unwrap();
+        assert_eq!(holders(), first, "nothing is started twice");
+
+        // The anchor ends; only it is started again.
+        process::end_holder(&driver().lock(&host, "anchor"), GRACE).await.unwrap();
+        assert_eq!(driver().is_running(&host).await, Ok(Some(false)));
+        driver().start(&host).await.unwrap();
+        assert!(holders()[0] != first[0] && holders()[1] == first[1]);
+        driver().stop(&host).await.unwrap();
+        driver().stop(&host).await.unwrap();
+        assert_eq!(driver().is_running(&host).await, Ok(Some(false)));
+        let log = std::fs::read_to_string(folder.path().join("run/edge1-anchor.log")).unwrap();
+        assert_eq!(log, "run -c /etc/edge1.yaml --nf spgw,upf\n".repeat(2));
+        let log = std::fs::read_to_string(folder.path().join("run/edge1-agent.log")).unwrap();
+        assert_eq!(log, "mec agent run -c /etc/edge1.yaml\n");
+    }
+}
