@@ -53,6 +53,8 @@ if [ "$purpose" = test ]; then
 fi
 
 if [ "$purpose" = bench ]; then
+    need_program qemu-system-x86_64 qemu-system-x86 # the virtual machine of `bench replication`, and what is in it
+    need_program busybox busybox-static
     need_program valgrind valgrind # counts the instructions of `bench upf`
     need_program pkg-config pkg-config
     pkg-config --exists libdpdk 2>/dev/null || missing="$missing libdpdk-dev"

@@ -72,6 +72,13 @@ pub struct Config {
     /// Access point names of a P-GW.
     #[serde(default)]
     pub apn: Vec<ApnConfig>,
+    /// Database in which contexts of UEs are kept, `postgresql:…` or `sqlite:PATH`: a gateway with the same database can stand in for this
+    /// one. Procedures answer when the database has the context. UEs with dedicated bearers are left out.
+    #[serde(default)]
+    pub contexts: Option<String>,
+    /// TCP address at which other gateways hand over contexts of UEs, in the operator's own network: they are not authenticated.
+    #[serde(default)]
+    pub transfer: Option<SocketAddr>,
     /// Timers.
     #[serde(default)]
     pub timers: Timers,
@@ -189,6 +196,12 @@ impl Config {
             if address.ip().is_unspecified() {
                 return fail(key.into(), "give the address peers reach us at: we tell it to them");
             }
+        }
+        if self.contexts.as_ref().is_some_and(|url| url.contains("password")) {
+            return fail(
+                "contexts".into(),
+                "no password here: have the database know this user by its socket",
+            );
         }
         if self.timers.unclaimed_ms < 100 {
             return fail("timers.unclaimed_ms".into(), "an MME needs some time to name an eNB: at least 100");

@@ -25,6 +25,7 @@ use gtpv2c::value::{Ebi, FTeid, InterfaceType};
 use ipam::{Addresses, Pool};
 use n4::N4;
 use net::udp::UdpSocket;
+use store::records::Records;
 use types::{Ambr, Dnn, Imsi, PduSessionType, Teid};
 
 use crate::bearer::{Bearer, Slot, Tunnel};
@@ -44,6 +45,8 @@ pub(crate) struct Gateway {
     /// Access point names; unchanged after the start.
     pub networks: HashMap<Dnn, Network>,
     pub ues: Ues,
+    /// Where contexts of UEs are kept outside this gateway, if they are.
+    pub contexts: Option<Records>,
     pub started: net::time::Instant,
 }
 
@@ -401,6 +404,24 @@ impl Ues {
         }
         tables.by_number.insert(number as u32, (number, ue.teid));
         Some(number)
+    }
+
+    /// Adds a UE that another gateway has served, with the numbers of its PDN connections. `false`: it is known, a number is taken, or
+    /// there are `most` PDN connections already.
+    pub fn adopt(&self, ue: &Arc<Ue>, numbers: &[u64], most: usize) -> bool {
+        let mut tables = self.lock();
+        let is_taken = |teid| tables.by_number.contains_key(&teid) || tables.by_teid.contains_key(&teid);
+        if tables.by_imsi.contains_key(&ue.imsi)
+            || is_taken(ue.teid)
+            || numbers.iter().any(|number| is_taken(*number as u32))
+            || tables.by_number.len() + numbers.len() > most
+        {
+            return false;
+        }
+        tables.by_imsi.insert(ue.imsi, ue.teid);
+        tables.by_teid.insert(ue.teid, ue.clone());
+        tables.by_number.extend(numbers.iter().map(|number| (*number as u32, (*number, ue.teid))));
+        true
     }
 
     /// Forgets the number of a PDN connection.

@@ -2,7 +2,7 @@
 //! (S5/S8, GTPv2-C) and the user plane of the 5G core (Sxa and Sxb, PFCP).
 //!
 //! Flow: message of a neighbour → [`signalling`] → a file of [`procedure`] → [`rules`], N4 → answer. Requests of UPFs arrive as
-//! `n4::N4Event`. [`filters`] translates traffic flow templates, [`options`] answers what UEs ask for, [`n4u`] is the router of IPv6 PDN connections. For each PDN connection
+//! `n4::N4Event`. [`contexts`] gives them to other gateways. [`filters`] translates traffic flow templates, [`options`] answers what UEs ask for, [`n4u`] is the router of IPv6 PDN connections. For each PDN connection
 //! this gateway is S-GW, P-GW or both ([`context::Role`]).
 //!
 //! Invariants: a UE's lock excludes concurrent procedures; an address belongs to at most one PDN connection; a PDN connection that
@@ -15,6 +15,7 @@
 mod bearer;
 pub mod config;
 mod context;
+mod contexts;
 mod filters;
 mod n4u;
 mod oam;
@@ -59,6 +60,14 @@ pub enum StartError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// The database of contexts cannot be used.
+    #[error("{}.contexts: {source}", node.name())]
+    Contexts {
+        /// Which section it is.
+        node: Node,
+        /// What is wrong with the database.
+        source: store::StoreError,
+    },
 }
 
 /// A running gateway, whatever it is. It ends when this is dropped; PDN connections stay on their UPFs, which notice.
@@ -95,6 +104,15 @@ impl Spgw {
         let (n4, events) = n4.map_err(unusable(format!("{}.pfcp {}", node.name(), config.pfcp)))?;
         let gtpu = net::udp::bind(config.gtpu).await;
         let gtpu = gtpu.map_err(unusable(format!("{}.gtpu {}", node.name(), config.gtpu)))?;
+        let contexts = contexts::open(config.contexts.as_deref()).await;
+        let contexts = contexts.map_err(|source| StartError::Contexts { node, source })?;
+        let transfer = match config.transfer {
+            Some(address) => {
+                let listener = net::tcp::listen(address).await;
+                Some(listener.map_err(unusable(format!("{}.transfer {address}", node.name())))?)
+            }
+            None => None,
+        };
         let networks = config.apn.iter().map(|apn| (apn.name.clone(), Network::new(apn.clone()))).collect();
         let gateway = Arc::new(Gateway {
             node,
@@ -104,10 +122,14 @@ impl Spgw {
             gtpu,
             networks,
             ues: context::Ues::default(),
+            contexts,
             started: net::time::now(),
         });
         tasks.spawn(n4u::run(gateway.clone()));
         tasks.spawn(unclaimed::run(gateway.clone()));
+        if let Some(listener) = transfer {
+            tasks.spawn(contexts::transfer::run(gateway.clone(), listener));
+        }
         tasks.spawn(handle_messages(gateway.clone(), messages));
         tasks.spawn(handle_events(gateway.clone(), events));
         Ok(Spgw { gateway, _tasks: tasks })
@@ -163,6 +185,7 @@ async fn handle_messages(gateway: Arc<Gateway>, mut messages: mpsc::Receiver<Gtp
 }
 
 async fn request(gateway: Arc<Gateway>, id: RequestId, teid: u32, message: Message) {
+    contexts::fetch(&gateway, teid).await;
     match message {
         Message::CreateSessionRequest(request) => create_session::handle(gateway, id, teid, request).await,
         Message::ModifyBearerRequest(request) => match Subject::of(&gateway, teid) {

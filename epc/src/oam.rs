@@ -11,6 +11,7 @@ use types::{Dnn, Imsi, PduSessionType};
 
 use crate::bearer::Tunnel;
 use crate::context::{Gateway, Paging, Pdn, Peer, Role, Ue, UeState};
+use crate::contexts::transfer;
 use crate::procedure::bearers::{self, Wanted};
 
 /// A PDN connection in `godwit session list`.
@@ -174,9 +175,26 @@ impl NewBearer {
     }
 }
 
+/// UEs to hand over to another gateway.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Transfer {
+    /// The other gateway's `transfer`.
+    to: std::net::SocketAddr,
+    /// All without.
+    #[serde(default)]
+    ues: Option<Vec<Imsi>>,
+}
+
+async fn send_contexts(gateway: Arc<Gateway>, request: Request) -> Result<transfer::Sent, Error> {
+    let Transfer { to, ues } = serde_json::from_value(request.body().clone()).map_err(Error::bad_request)?;
+    transfer::send(&gateway, to, ues).await.map_err(|error| Error::conflict(format!("{to}: {error}")))
+}
+
 /// The routes.
 pub(crate) fn routes(gateway: Arc<Gateway>) -> Oam {
-    let (list, create, delete, status) = (gateway.clone(), gateway.clone(), gateway.clone(), gateway);
+    let (list, create, delete) = (gateway.clone(), gateway.clone(), gateway.clone());
+    let (send, status) = (gateway.clone(), gateway);
     Oam::new()
         .get("/sessions", move |_| {
             let gateway = list.clone();
@@ -192,6 +210,7 @@ pub(crate) fn routes(gateway: Arc<Gateway>) -> Oam {
         })
         .post("/ues/{imsi}/bearers", move |request| create_bearer(create.clone(), request))
         .post("/ues/{imsi}/bearers/{ebi}/delete", move |request| delete_bearer(delete.clone(), request))
+        .post("/contexts/send", move |request| send_contexts(send.clone(), request))
         .get("/status", move |_| {
             let gateway = status.clone();
             async move { Ok(show_status(&gateway)) }

@@ -11,23 +11,33 @@ use gtpv2c::{BearerToBeCreated, BearerToBeModified};
 use net::time::{self, Duration, Instant};
 
 /// UEs that attach at once, for the rate.
-pub(super) const WINDOW: usize = 64;
+pub(crate) const WINDOW: usize = 64;
 const EBI: Ebi = Ebi(5);
 const FIRST_IMSI: u64 = 999_700_000_000_001;
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Times of a round, ms, by what took them.
-pub(super) type Times = BTreeMap<&'static str, Vec<f64>>;
+pub(crate) type Times = BTreeMap<&'static str, Vec<f64>>;
 
 /// A UE that is attached.
-pub(super) struct Ue {
+#[derive(Clone, Copy)]
+pub(crate) struct Ue {
     /// The gateway's end of S11.
     gateway: u32,
+    /// Its place among those of the MME.
+    number: u32,
+}
+
+impl Ue {
+    /// Its IMSI.
+    pub(crate) fn imsi(&self) -> u64 {
+        FIRST_IMSI + u64::from(self.number)
+    }
 }
 
 /// An MME that polls.
-pub(super) struct Mme {
+pub(crate) struct Mme {
     socket: UdpSocket,
     endpoint: Endpoint,
     gateway: SocketAddr,
@@ -38,13 +48,17 @@ pub(super) struct Mme {
 }
 
 impl Mme {
-    pub(super) fn new() -> anyhow::Result<Mme> {
-        let own = IpAddr::from(lab::RAN_N2);
-        let socket = net::udp::bind_std(SocketAddr::new(own, PORT), net::udp::Options::default())?;
+    /// The MME of a lab, in whose namespace of the RAN the thread is.
+    pub(crate) fn new() -> anyhow::Result<Mme> {
+        Mme::at(lab::RAN_N2.into(), lab::RAN_N2.into(), SocketAddr::from((lab::CORE_N2, PORT)))
+    }
+
+    /// One with an address in the namespace of the thread, which the gateway knows by the name `own`.
+    pub(crate) fn at(address: IpAddr, own: IpAddr, gateway: SocketAddr) -> anyhow::Result<Mme> {
+        let socket = net::udp::bind_std(SocketAddr::new(address, PORT), net::udp::Options::default())?;
         socket.set_nonblocking(true)?;
         let mut config = Config::new(Recovery(1), nf::random::u64());
         config.t3_response = Duration::from_secs(2);
-        let gateway = SocketAddr::from((lab::CORE_N2, PORT));
         Ok(Mme { socket, endpoint: Endpoint::new(config), gateway, own, count: 0, buffer: vec![0; 65_536] })
     }
 
@@ -86,7 +100,7 @@ impl Mme {
     }
 
     /// Requests that had to be repeated.
-    pub(super) fn retransmissions(&self) -> u64 {
+    pub(crate) fn retransmissions(&self) -> u64 {
         self.endpoint.counters().retransmissions
     }
 
@@ -118,7 +132,7 @@ impl Mme {
     }
 
     /// One UE: attach, idle, active.
-    pub(super) fn one(&mut self, times: &mut Times) -> anyhow::Result<Ue> {
+    pub(crate) fn one(&mut self, times: &mut Times) -> anyhow::Result<Ue> {
         let ms = |since: Instant| (time::now() - since).as_secs_f64() * 1e3;
         let request = self.create_request();
         let enb = self.count;
@@ -143,11 +157,11 @@ impl Mme {
         self.send(gateway, modify)?;
         self.answer()?;
         add("active", ms(start));
-        Ok(Ue { gateway })
+        Ok(Ue { gateway, number: enb })
     }
 
     /// So many UEs, [`WINDOW`] at once.
-    pub(super) fn attach_all(&mut self, count: usize) -> anyhow::Result<Vec<Ue>> {
+    pub(crate) fn attach_all(&mut self, count: usize) -> anyhow::Result<Vec<Ue>> {
         // With the eNB's TEID until the session is there, with the gateway's until the bearer is.
         let (mut creating, mut modifying) = (HashMap::new(), HashMap::new());
         let (mut begun, mut attached) = (0, Vec::with_capacity(count));
@@ -162,18 +176,46 @@ impl Mme {
             if let Some(enb) = creating.remove(&handle) {
                 let gateway = gateway_of(&answer)?;
                 let modify = self.modify_request(enb);
-                modifying.insert(self.send(gateway, modify)?, gateway);
-            } else if let Some(gateway) = modifying.remove(&handle) {
+                modifying.insert(self.send(gateway, modify)?, Ue { gateway, number: enb });
+            } else if let Some(ue) = modifying.remove(&handle) {
                 let is_modified =
                     matches!(&answer, Message::ModifyBearerResponse(answer) if answer.cause.is_accepted());
                 ensure!(is_modified, "{answer:?}");
-                attached.push(Ue { gateway });
+                attached.push(ue);
             }
         }
         Ok(attached)
     }
 
-    pub(super) fn detach_all(&mut self, ues: &[Ue]) -> anyhow::Result<()> {
+    /// From now on the gateway at this address is asked.
+    pub(crate) fn turn_to(&mut self, gateway: SocketAddr) {
+        self.gateway = gateway;
+    }
+
+    /// Names an eNB for each of these UEs, [`WINDOW`] at once. Returns how many the gateway serves.
+    pub(crate) fn modify_all(&mut self, ues: &[Ue]) -> anyhow::Result<usize> {
+        let mut left = ues.iter();
+        let (mut under_way, mut served) = (0, 0);
+        loop {
+            while under_way < WINDOW
+                && let Some(ue) = left.next()
+            {
+                let modify = self.modify_request(1);
+                self.send(ue.gateway, modify)?;
+                under_way += 1;
+            }
+            if under_way == 0 {
+                return Ok(served);
+            }
+            let (_, answer) = self.answer()?;
+            let is_served =
+                matches!(&answer, Message::ModifyBearerResponse(answer) if answer.cause.is_accepted());
+            served += usize::from(is_served);
+            under_way -= 1;
+        }
+    }
+
+    pub(crate) fn detach_all(&mut self, ues: &[Ue]) -> anyhow::Result<()> {
         let mut left = ues.iter();
         let mut under_way = 0;
         loop {

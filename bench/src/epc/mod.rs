@@ -20,7 +20,7 @@
 //!
 //! `mme.rs` is the MME, `site.rs` a gateway with its network.
 
-mod mme;
+pub(crate) mod mme;
 mod site;
 
 use net::time;

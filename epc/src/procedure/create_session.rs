@@ -26,6 +26,7 @@ use crate::config::ApnConfig;
 use crate::context::{
     Gateway, Network, Paging, Pdn, Peer, Role, Ue, UeState, UpfSession, has_address, is_same,
 };
+use crate::contexts;
 use crate::filters::Filter;
 use crate::options;
 use crate::rules;
@@ -53,6 +54,8 @@ pub(crate) async fn handle(gateway: Arc<Gateway>, id: RequestId, teid: u32, requ
         gateway.gtpc.watch(sender.address().unwrap_or(id.peer.ip()));
     }
     let response = CreateSessionResponse { recovery: Some(gateway.gtpc.restart_counter()), ..response };
+    // Only an MME gets the UE's.
+    contexts::save(&gateway, response.sender_f_teid.map_or(0, |own| own.teid)).await;
     gateway.gtpc.respond(id, sender.teid, response);
 }
 

@@ -20,6 +20,7 @@ use telemetry::counters::Counter;
 
 use super::{Subject, find, missing};
 use crate::context::{Gateway, Pdn, Peer, Role, Ue, UeState, UpfSession, has_address};
+use crate::contexts;
 
 static DELETED: Counter = Counter::new("epc_session_deleted");
 static NOT_DELETED: Counter = Counter::new("epc_session_not_deleted_on_upf");
@@ -28,6 +29,7 @@ static DELETED_LATE: Counter = Counter::new("epc_session_deleted_late_on_upf");
 /// Answers a request.
 pub(crate) async fn handle(gateway: Arc<Gateway>, id: RequestId, teid: u32, request: DeleteSessionRequest) {
     let result = delete(&gateway, id, teid, &request).await;
+    contexts::save(&gateway, teid).await;
     let (teid, response) =
         result.unwrap_or_else(|(teid, cause)| (teid, DeleteSessionResponse { cause, ..Default::default() }));
     let recovery = Some(gateway.gtpc.restart_counter());

@@ -13,14 +13,15 @@ use super::create_session::rates;
 use super::{bearers, cause_of, modify, serving};
 use crate::bearer::{Slot, Tunnel};
 use crate::context::{Gateway, Paging, Pdn, Peer, Role, UeState, has_address};
-use crate::n4u;
 use crate::rules::{self, Downlink};
+use crate::{contexts, n4u};
 
 static MODIFIED: Counter = Counter::new("epc_bearers_modified");
 static REFUSED: Family = Family::new("epc_modify_refused", "cause");
 
 /// Answers a request.
 pub(crate) async fn handle(gateway: Arc<Gateway>, id: RequestId, teid: u32, request: ModifyBearerRequest) {
+    let own = teid;
     let (teid, response) = match change(&gateway, id, teid, &request).await {
         Ok((teid, bearers_modified)) => {
             MODIFIED.inc();
@@ -32,6 +33,7 @@ pub(crate) async fn handle(gateway: Arc<Gateway>, id: RequestId, teid: u32, requ
             (teid, ModifyBearerResponse { cause, ..Default::default() })
         }
     };
+    contexts::save(&gateway, own).await;
     let recovery = Some(gateway.gtpc.restart_counter());
     gateway.gtpc.respond(id, teid, ModifyBearerResponse { recovery, ..response });
 }

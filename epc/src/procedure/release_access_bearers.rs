@@ -10,13 +10,16 @@ use telemetry::counters::Counter;
 
 use super::{Subject, cause_of, find, modify};
 use crate::context::{Gateway, Paging, UeState};
+use crate::contexts;
 use crate::rules::{self, Downlink};
 
 static RELEASED: Counter = Counter::new("epc_access_bearers_released");
 
 /// Answers a request.
 pub(crate) async fn handle(gateway: Arc<Gateway>, id: RequestId, teid: u32) {
+    let own = teid;
     let (teid, cause) = release(&gateway, id.peer.ip(), teid).await;
+    contexts::save(&gateway, own).await;
     let recovery = Some(gateway.gtpc.restart_counter());
     gateway.gtpc.respond(id, teid, ReleaseAccessBearersResponse { cause, recovery, ..Default::default() });
 }

@@ -76,7 +76,7 @@ async fn confirm(gateway: &Gateway, pdn: &mut Pdn) -> Result<(), N4Error> {
 }
 
 /// Sets up a PDN connection again on its UPF as it is, with the former tunnels.
-pub(super) async fn set_up_again(gateway: &Gateway, pdn: &mut Pdn) -> Result<(), N4Error> {
+pub(crate) async fn set_up_again(gateway: &Gateway, pdn: &mut Pdn) -> Result<(), N4Error> {
     let request = pdn.rules(gateway).establishment(pdn.upf.n4u);
     let seids = n4::Seids { own: pdn.number, upf: 0 };
     let answer = gateway.n4.request(pdn.upf.address, seids, request).await?;

@@ -1,0 +1,309 @@
+//! `replication`: what it costs to have a second S/P-GW serve UEs that a first one has set up, by schemes from the literature: the paper's
+//! (sdn-mec-continuity) Figures 6 to 8 and Table II.
+//!
+//! | contender | how the second anchor gets the state |
+//! |---|---|
+//! | `ram` ([`ram`]) | the anchor is in a virtual machine, whose memory is dumped, transferred and restored |
+//! | `stateless` ([`stateless`]) | both anchors have the contexts of UEs in one database |
+//! | `custom` ([`custom`]) | the first anchor sends contexts by a protocol of its own |
+//!
+//! Each contender registers UEs at the first anchor, has some or all of them available at the second one, and tells what that took as a
+//! [`Moved`]. Another scheme is a variant of [`Contender`]. All anchors are `godwit run` with the functions `upf` and `spgw`; the MME is that
+//! of `bench epc`. A prober asks the first anchor, and for `ram` the second, every 5 ms by GTP-C Echo: the longest time without an answer is the
+//! downtime. Table II is made of what was seen. `docs/bench-replication.md` explains the figures.
+
+mod custom;
+mod pair;
+mod prober;
+mod ram;
+mod stateless;
+mod table;
+
+use serde_json::Value;
+
+use self::custom::Custom;
+use self::pair::Anchor;
+use self::ram::Ram;
+use self::stateless::Stateless;
+use crate::Options;
+use crate::plot::Panel;
+use crate::progress::Progress;
+use crate::ran::panels::of;
+use crate::result::Experiment;
+use crate::samples::{Axes, Results};
+use crate::stats::median;
+
+const MS: Axes = Axes { x: "UEs", y: "time", unit: "ms" };
+const OCTETS: Axes = Axes { x: "UEs", y: "octets", unit: "octets" };
+const US: Axes = Axes { x: "", y: "attach, median of a round", unit: "us" };
+
+/// What it took to have UEs available at the second anchor.
+struct Moved {
+    /// Octets that are kept outside the anchors for the registered UEs.
+    stored_octets: u64,
+    /// Octets that went to the second anchor's site.
+    wire_octets: u64,
+    /// Parts of the time until the second anchor serves, ms, in their order.
+    parts: Vec<(&'static str, f64)>,
+    /// The longest time without an answer, ms.
+    downtime_ms: f64,
+    /// UEs that the second anchor knows.
+    known: usize,
+    /// Those of the UEs to be moved that it has served when it was asked.
+    served: usize,
+}
+
+/// A scheme with its anchors.
+enum Contender {
+    Ram(Box<Ram>),
+    Stateless(Box<Stateless>),
+    Custom(Box<Custom>),
+}
+
+impl Contender {
+    fn name(&self) -> &'static str {
+        match self {
+            Contender::Ram(_) => "ram",
+            Contender::Stateless(_) => "stateless",
+            Contender::Custom(_) => "custom",
+        }
+    }
+
+    /// Registers UEs at the first anchor until there are so many.
+    async fn register(&mut self, ues: usize) -> anyhow::Result<()> {
+        match self {
+            Contender::Ram(ram) => ram.register(ues),
+            Contender::Stateless(stateless) => stateless.pair.register(ues),
+            Contender::Custom(custom) => custom.pair.register(ues),
+        }
+    }
+
+    /// Has the first `moved` of the registered UEs available at the second anchor, which has forgotten them when this returns.
+    async fn replicate(&mut self, moved: usize) -> anyhow::Result<Moved> {
+        match self {
+            Contender::Ram(ram) => ram.replicate(moved).await,
+            Contender::Stateless(stateless) => stateless.replicate(moved).await,
+            Contender::Custom(custom) => custom.replicate(moved).await,
+        }
+    }
+
+    /// All UEs leave the first anchor.
+    async fn clear(&mut self) -> anyhow::Result<()> {
+        match self {
+            Contender::Ram(ram) => ram.clear(),
+            Contender::Stateless(stateless) => stateless.pair.clear(),
+            Contender::Custom(custom) => custom.pair.clear(),
+        }
+    }
+
+    /// The first anchor for measurements of its control plane. `None`: nothing of the scheme runs between moves.
+    fn first(&mut self) -> Option<&mut Anchor> {
+        match self {
+            Contender::Ram(_) => None,
+            Contender::Stateless(stateless) => Some(&mut stateless.pair.first),
+            Contender::Custom(custom) => Some(&mut custom.pair.first),
+        }
+    }
+
+    /// The anchors' configuration of the gateway.
+    fn configurations(&self) -> anyhow::Result<Vec<Value>> {
+        match self {
+            Contender::Ram(ram) => Ok(vec![ram.configuration()]),
+            Contender::Stateless(stateless) => stateless.pair.configurations(),
+            Contender::Custom(custom) => custom.pair.configurations(),
+        }
+    }
+
+    async fn stop(self) -> anyhow::Result<()> {
+        match self {
+            Contender::Ram(ram) => ram.stop().await,
+            Contender::Stateless(stateless) => stateless.pair.stop().await,
+            Contender::Custom(custom) => custom.pair.stop().await,
+        }
+    }
+}
+
+/// How much is measured.
+struct Extent {
+    rounds: usize,
+    /// Rounds of `ram`, which take seconds.
+    ram_rounds: usize,
+    /// UEs that are registered, and moved.
+    counts: &'static [usize],
+    /// Attaches of a round, one after the other.
+    attaches: usize,
+    memory_mb: u32,
+}
+
+const QUICK: Extent = Extent { rounds: 3, ram_rounds: 1, counts: &[1, 1_000], attaches: 100, memory_mb: 512 };
+const FULL: Extent =
+    Extent { rounds: 10, ram_rounds: 5, counts: &[1, 10, 100, 1_000], attaches: 200, memory_mb: 2048 };
+
+/// Runs the experiment.
+///
+/// # Errors
+/// An anchor does not start, or does not serve a UE that it should.
+pub async fn run(options: &Options) -> anyhow::Result<Experiment> {
+    let extent = if options.quick { QUICK } else { FULL };
+    let mut experiment = Experiment::new("replication", options.quick);
+    experiment.param("rounds", extent.rounds);
+    experiment.param("rounds_ram", extent.ram_rounds);
+    experiment.param("attaches_one_at_a_time", extent.attaches);
+    experiment.param("guest_memory_mb", extent.memory_mb);
+    experiment.param("build", if cfg!(debug_assertions) { "debug" } else { "release" });
+    let mut progress = Progress::new("replication");
+    progress.say("starting anchors");
+    let mut plain = Anchor::start(|_| ()).await?;
+    let mut contenders = Vec::new();
+    let mut start = |name: &str, started: anyhow::Result<Contender>| match started {
+        Ok(contender) => {
+            experiment.check(&format!("{name} takes part"), true, "");
+            contenders.push(contender);
+        }
+        Err(why) => experiment.check(&format!("{name} takes part"), false, format!("{why:#}")),
+    };
+    start("custom", Custom::start().await.map(|custom| Contender::Custom(Box::new(custom))));
+    start("stateless", Stateless::start().await.map(|own| Contender::Stateless(Box::new(own))));
+    start("ram", Ram::start(extent.memory_mb).await.map(|ram| Contender::Ram(Box::new(ram))));
+
+    let mut results = Results::default();
+    // Caches fill, and pages are touched for the first time.
+    for anchor in std::iter::once(&mut plain).chain(contenders.iter_mut().filter_map(Contender::first)) {
+        anchor.attach_time_us(50)?;
+    }
+    for round in 0..extent.rounds {
+        progress.say(&format!("control latency, round {} of {}", round + 1, extent.rounds));
+        results.add("attach.plain".to_owned(), US, 0, plain.attach_time_us(extent.attaches)?);
+        for contender in &mut contenders {
+            let name = contender.name();
+            if let Some(anchor) = contender.first() {
+                results.add(format!("attach.{name}"), US, 0, anchor.attach_time_us(extent.attaches)?);
+            }
+        }
+    }
+    let mut is_selective = Vec::new();
+    for round in 0..extent.rounds {
+        let count = contenders.len();
+        for turn in 0..count {
+            // Who begins changes every round.
+            let contender = &mut contenders[(round + turn) % count];
+            if matches!(contender, Contender::Ram(_)) && round >= extent.ram_rounds {
+                continue;
+            }
+            progress.say(&format!("{}, round {} of {}", contender.name(), round + 1, extent.rounds));
+            let (seen, wrong) = measure(&mut results, contender, &extent).await?;
+            let check =
+                format!("{}: the second anchor serves the UEs, round {}", contender.name(), round + 1);
+            experiment.check(&check, wrong.is_empty(), wrong.join("; "));
+            is_selective.push((contender.name(), seen));
+        }
+    }
+    for contender in &contenders {
+        table::row(&mut experiment, &results, contender, &is_selective, extent.counts)?;
+    }
+    figures(&mut experiment, &results, &extent);
+    for contender in contenders {
+        contender.stop().await?;
+    }
+    plain.stop().await?;
+    experiment.series = results.into_series();
+    Ok(experiment)
+}
+
+/// A round of one contender. Returns whether the second anchor knew just one UE when one of many was moved, and what was wrong.
+async fn measure(
+    results: &mut Results,
+    contender: &mut Contender,
+    extent: &Extent,
+) -> anyhow::Result<(bool, Vec<String>)> {
+    let name = contender.name();
+    let mut wrong = Vec::new();
+    for count in extent.counts.iter().copied() {
+        contender.register(count).await?;
+        let moved = contender.replicate(count).await?;
+        if moved.served != count || moved.known != count {
+            wrong.push(format!("{} of {count} served, {} known", moved.served, moved.known));
+        }
+        add(results, name, "", count, &moved);
+        contender.clear().await?;
+    }
+    let most = extent.counts.last().copied().unwrap_or(1);
+    contender.register(most).await?;
+    let one = contender.replicate(1).await?;
+    if one.served != 1 {
+        wrong.push("the one UE is not served".to_owned());
+    }
+    add(results, name, ".one_of", most, &one);
+    contender.clear().await?;
+    Ok((one.known == 1, wrong))
+}
+
+fn add(results: &mut Results, name: &str, what: &str, ues: usize, moved: &Moved) {
+    let series = |figure: &str| format!("{name}{what}.{figure}");
+    results.add(series("stored"), OCTETS, ues, moved.stored_octets as f64);
+    results.add(series("wire"), OCTETS, ues, moved.wire_octets as f64);
+    results.add(series("ms"), MS, ues, moved.parts.iter().map(|(_, ms)| ms).sum());
+    results.add(series("downtime"), MS, ues, moved.downtime_ms);
+    // One part alone is the whole.
+    for (part, ms) in moved.parts.iter().filter(|_| moved.parts.len() > 1) {
+        results.add(series(&format!("ms.{part}")), MS, ues, *ms);
+    }
+}
+
+/// Medians by name: `<contender>_<figure>_<UEs>`; the paper's beside them.
+fn figures(experiment: &mut Experiment, results: &Results, extent: &Extent) {
+    for name in ["ram", "stateless", "custom"] {
+        for (figure, series) in [
+            ("stored_octets", "stored"),
+            ("wire_octets", "wire"),
+            ("ms", "ms"),
+            ("downtime_ms", "downtime"),
+            ("dump_ms", "ms.dump"),
+            ("transfer_ms", "ms.transfer"),
+            ("restore_ms", "ms.restore"),
+        ] {
+            for ues in extent.counts {
+                if let Some(value) = results.median(&format!("{name}.{series}"), *ues) {
+                    experiment.ratios.insert(format!("{name}_{figure}_{ues}"), value);
+                }
+            }
+        }
+        if let Some(added) = added_us(results, name) {
+            experiment.ratios.insert(format!("{name}_added_control_us"), added);
+        }
+    }
+    for (name, value) in [
+        ("ram_ms_1", 26_000.0),
+        ("ram_dump_ms_1", 16_500.0),
+        ("ram_transfer_ms_1", 1_000.0),
+        ("ram_restore_ms_1", 8_500.0),
+        ("ram_wire_octets_1", 160e6),
+        ("ram_wire_octets_1000", 2e9),
+        ("ram_stored_octets_1", 0.0),
+    ] {
+        if experiment.ratios.contains_key(name) {
+            experiment.published.insert(name.to_owned(), value);
+        }
+    }
+}
+
+/// How much longer an attach takes than at an anchor without the scheme, µs: the median of differences, round by round.
+fn added_us(results: &Results, name: &str) -> Option<f64> {
+    let with_scheme = format!("attach.{name}");
+    let pairs = results.pairs(&with_scheme, "attach.plain", 0);
+    let added: Vec<f64> = pairs.map(|(with, without)| with - without).collect();
+    (!added.is_empty()).then(|| median(&added))
+}
+
+/// One panel for each figure of the paper.
+pub fn panels(experiment: &Experiment) -> Vec<Panel> {
+    let panels = [
+        of(experiment, "octets kept outside the anchors, by UEs (Fig. 6)", "", ".stored"),
+        of(experiment, "octets to the second anchor, by UEs (Fig. 7)", "", ".wire"),
+        of(experiment, "time until the second anchor serves, by UEs (Fig. 8)", "", ".ms"),
+        of(experiment, "parts of the time of a dump, by UEs", "ram.ms.", ""),
+        of(experiment, "longest time without an answer, by UEs", "", ".downtime"),
+        of(experiment, "attach, median of a round", "attach.", ""),
+    ];
+    panels.into_iter().filter(|panel| !panel.is_empty()).collect()
+}
