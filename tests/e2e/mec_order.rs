@@ -12,6 +12,7 @@ use lab::{Lab, SimulatorOptions};
 use net::link::Links;
 use net::netns::NetNs;
 use net::time::{self, Duration};
+use net::udp;
 use pktio::af_xdp::{AfXdpPort, Interface, Memory, Options};
 use pktio::bpf::filter::Select;
 use pktio::frame::NO_PEER;
@@ -198,6 +199,22 @@ async fn moves(lab: &Lab, session: &Session, how: &str, count: usize) -> Vec<Val
     answers
 }
 
+/// Asks the controller what is too long for an argument of curl.
+async fn ask(space: &NetNs, path: &'static str, body: Value) -> Value {
+    let space = space.clone();
+    let call = move || {
+        let runtime = space.runtime(1).unwrap();
+        let rest = edge::REST.parse().unwrap();
+        space
+            .enter(|| runtime.block_on(nf::rest::call(PATIENCE, rest, "POST", path, Some(&body))))
+            .unwrap()
+            .unwrap()
+    };
+    let answer = tokio::task::spawn_blocking(call).await.unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body
+}
+
 /// EV-9: nothing is lost, doubled or overtaken while a user moves there and back under load, both ways; without `order=keep` packets
 /// are overtaken.
 #[tokio::test(flavor = "multi_thread")]
@@ -205,8 +222,8 @@ async fn a_user_moves_in_order() {
     let mut options = lab::Options::new(1).unwrap();
     options.edge = true;
     let mut lab = Lab::start(options).await.unwrap();
-    let switches = lab.namespace_of("controller").clone();
-    let _relay = Relay::start(&switches, edge::N6_PORTS[1]).await;
+    let space = lab.namespace_of("controller").clone();
+    let _relay = Relay::start(&space, edge::N6_PORTS[1]).await;
     let mut clones = lab.start_edge().await.unwrap();
     until("the controller has its switches and anchors", async || {
         let anchors = lab.controller("GET", "/v1/anchors", None).await.ok()?;
@@ -232,8 +249,13 @@ async fn a_user_moves_in_order() {
     let session = Session::of(&sessions[0]).unwrap();
     clones.copy(&session).await.unwrap();
 
-    let bind = |space: &NetNs, address: Ipv4Addr, port| {
-        space.enter(|| UdpSocket::bind((address, port)).unwrap()).unwrap()
+    let bind = |space: &NetNs, address: Ipv4Addr, port: u16| -> UdpSocket {
+        // Threads of a busy machine wait.
+        let options = udp::Options { receive_buffer: Some(8 << 20), ..udp::Options::default() };
+        let socket: UdpSocket =
+            space.enter(|| udp::bind_std((address, port).into(), options).unwrap()).unwrap();
+        socket.set_nonblocking(false).unwrap();
+        socket
     };
     let user = bind(&namespaces[&session.ue], session.ue, UE_PORT);
     let server = bind(lab.dn(), lab::DN, DN_PORT);
@@ -280,6 +302,30 @@ async fn a_user_moves_in_order() {
     }
     assert!(sum("held") > 0, "packets of the faster way have waited");
     drop((up, down));
+
+    // A thousand users whom the anchors do not know: nobody's token comes, and nobody waits longer than the time for it.
+    let many = |number: u32| {
+        let [.., third, fourth] = number.to_be_bytes();
+        let teid = 0x7000_0000 + number;
+        json!({
+            "ue": Ipv4Addr::new(10, 46, third, fourth), "tunnels": [{"uplink": teid, "downlink": teid}],
+            "from": edge::CENTRAL, "to": edge::EDGE, "base_station": edge::GNB, "confirmed_by": "nobody",
+        })
+    };
+    let all = json!((1..=1000).map(many).collect::<Vec<_>>());
+    for _ in 0..3 {
+        let done = ask(&space, "/v1/diversions?order=keep", all.clone()).await;
+        let order = &done["order"];
+        assert_eq!(
+            (&order["kept"], &order["moves"], &order["timed_out"]),
+            (&json!(false), &json!(1000), &json!(1000))
+        );
+        eprintln!("1,000 users: {order}");
+        let ues: Vec<_> = all.as_array().unwrap().iter().map(|one| one["ue"].clone()).collect();
+        let back = json!({"ues": ues, "order": "keep"});
+        let done = ask(&space, "/v1/diversions/remove", back).await;
+        eprintln!("and back: {}", done["order"]);
+    }
     simulator.stop().await.unwrap();
     lab.stop().await.unwrap();
 }

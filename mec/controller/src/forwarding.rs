@@ -132,7 +132,7 @@ impl Forwarding {
         let mut switch = Switch {
             gtp: view.port(&settings.gtp_port).map(|port| port.port_no),
             local: view.local().map(|port| port.hw_addr),
-            ports: view.ports.iter().map(|port| (port.port_no, port.clone())).collect(),
+            ports: view.leading_ports().map(|port| (port.port_no, port.clone())).collect(),
             ..Switch::default()
         };
         for flow in &installed {
@@ -333,8 +333,9 @@ impl Forwarding {
 impl Switch {
     /// Learns of a packet's source; whether it may be learned.
     fn learn(&mut self, from: MacAddr, port: PortNo, most: usize) -> bool {
-        // What the GTP port encapsulates comes by LOCAL, but with the base station's address.
-        let is_odd = from.0[0] & 1 == 1 || from == MacAddr([0; 6]);
+        // What the GTP port encapsulates comes by LOCAL, but with the base station's address. What has waited comes by a port behind which
+        // is nobody.
+        let is_odd = from.0[0] & 1 == 1 || from == MacAddr([0; 6]) || !self.ports.contains_key(&port);
         if is_odd || Some(port) == self.gtp || (port == PortNo::LOCAL && self.local != Some(from)) {
             return false;
         }

@@ -95,6 +95,9 @@ pub trait Workers: Send + Sync {
     /// Sends a frame by an interface; `false` if it is lost, as too many wait.
     fn send(&self, port: u32, frame: &[u8]) -> bool;
 
+    /// Sends frames by interfaces, in their order, however many they are.
+    fn send_all(&self, frames: Vec<(u32, Vec<u8>)>);
+
     /// Puts a frame into a queue of the hold port; `false` if it is lost, as too many wait.
     fn hold(&self, queue: u32, frame: &[u8]) -> bool;
 
@@ -300,8 +303,12 @@ impl Switch {
             offload.await_programs();
         }
         for packets in packets.chunks(AT_ONCE) {
+            let mut frames = Vec::new();
             for packet in packets {
-                self.packet_out(packet.in_port, &packet.actions, packet.data.clone());
+                self.do_packet_out(packet.in_port, &packet.actions, packet.data.clone(), Some(&mut frames));
+            }
+            if let Some(host) = self.workers.get() {
+                host.send_all(frames);
             }
             // What a worker has not sent yet is bounded.
             self.await_workers();
@@ -433,7 +440,18 @@ impl Switch {
     }
 
     /// Does what a packet-out says.
-    pub fn packet_out(&self, in_port: PortNo, actions: &[openflow::Action], mut frame: Vec<u8>) {
+    pub fn packet_out(&self, in_port: PortNo, actions: &[openflow::Action], frame: Vec<u8>) {
+        self.do_packet_out(in_port, actions, frame, None);
+    }
+
+    /// The same; frames for interfaces are collected in `behind`, if there is one, to be sent together.
+    fn do_packet_out(
+        &self,
+        in_port: PortNo,
+        actions: &[openflow::Action],
+        mut frame: Vec<u8>,
+        behind: Option<&mut Vec<(u32, Vec<u8>)>>,
+    ) {
         let headers = Headers::parse(&frame, in_port.0);
         let trace = {
             let pipeline = self.pipeline();
@@ -441,7 +459,7 @@ impl Switch {
             trace.count(&pipeline, 1, frame.len() as u64, now_ns());
             trace
         };
-        let mut out = Out { switch: self, layout: &headers.layout };
+        let mut out = Out { switch: self, layout: &headers.layout, behind };
         rewrite::execute(&trace.steps, &mut frame, &headers.layout, &mut out);
     }
 
@@ -557,16 +575,17 @@ impl Switch {
 struct Out<'s> {
     switch: &'s Switch,
     layout: &'s Layout,
+    behind: Option<&'s mut Vec<(u32, Vec<u8>)>>,
 }
 
 impl Sink for Out<'_> {
     fn send(&mut self, exit: Exit<'_>, frame: &mut [u8], _: bool) {
         match (exit, self.switch.workers.get()) {
-            (Exit::Port(port), Some(workers)) => {
-                if !workers.send(port, frame) {
-                    self.switch.lost_packet_out(port);
-                }
-            }
+            (Exit::Port(port), Some(workers)) => match &mut self.behind {
+                Some(behind) => behind.push((port, frame.to_vec())),
+                None if workers.send(port, frame) => {}
+                None => self.switch.lost_packet_out(port),
+            },
             (Exit::Hold(queue), Some(workers)) => {
                 if !workers.hold(queue, frame) {
                     self.switch.counts.packet_out_lost.fetch_add(1, Ordering::Relaxed);

@@ -113,7 +113,7 @@ impl Neighbours {
         let Some(settings) = self.config.switch_of(view.datapath_id) else { return };
         let Some(switch) = self.switches.get_mut(&view.datapath_id) else { return };
         switch.gtp = view.port(&settings.gtp_port).map(|port| port.port_no);
-        switch.ports.clone_from(&view.ports);
+        switch.ports = view.leading_ports().cloned().collect();
     }
 
     pub(super) fn down(&mut self, datapath_id: u64) {

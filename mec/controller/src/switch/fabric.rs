@@ -52,6 +52,14 @@ pub struct SwitchView {
 }
 
 impl SwitchView {
+    /// Names of the ports that hold packets and let them go, of our switch.
+    pub const HOLD: [&str; 2] = ["hold", "release"];
+
+    /// Ports behind which somebody can be: those that hold packets lead nowhere.
+    pub fn leading_ports(&self) -> impl Iterator<Item = &Port> {
+        self.ports.iter().filter(|port| !SwitchView::HOLD.contains(&port.name.as_str()))
+    }
+
     /// The port of a name.
     pub fn port(&self, name: &str) -> Option<&Port> {
         self.ports.iter().find(|port| port.name.as_str() == name)

@@ -126,6 +126,20 @@ impl SwitchGraph {
         self.send_copies(ports);
     }
 
+    /// Sends frames of a controller, vector by vector.
+    pub fn send_all(&mut self, frames: &[(u32, Vec<u8>)], ports: &mut Ports) {
+        for (port, frame) in frames {
+            let Some(interface) = interface(&self.switch, *port) else { continue };
+            if self.copies[interface].len() == VECTOR {
+                self.send_copies(ports);
+            }
+            if !copy(&mut self.copies[interface], frame) {
+                self.drops.count(DropReason::TxQueueFull);
+            }
+        }
+        self.send_copies(ports);
+    }
+
     /// Does with a vector what the entries say; its octets.
     fn forward(&mut self, from: From, vector: &mut Vector, now_ns: u64, ports: &mut Ports) -> usize {
         self.outputs.clear();

@@ -117,6 +117,13 @@ impl Workers for Reach {
         self.post(frame, move |graph, frame, _, ports| graph.send(port, frame, ports))
     }
 
+    fn send_all(&self, frames: Vec<(u32, Vec<u8>)>) {
+        if let Some(caller) = self.callers.first() {
+            // One that has ended sends nothing.
+            let _ = caller.post(move |graph, _, ports| graph.send_all(&frames, ports));
+        }
+    }
+
     fn hold(&self, queue: u32, frame: &[u8]) -> bool {
         self.post(frame, move |graph, frame, now_ns, _| graph.hold(queue, frame, now_ns))
     }

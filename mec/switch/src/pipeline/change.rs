@@ -366,8 +366,11 @@ impl Pipeline {
         if request.buffer_id != BufferId::NO_BUFFER {
             return Err(Code::OFPBRC_BUFFER_UNKNOWN);
         }
-        // A frame has no tunnel until it has passed LOCAL, so none comes from the GTP port; and none has been held.
-        let can_be_from = self.ports.has(request.in_port) && !self.ports.is_virtual(request.in_port);
+        // A frame has no tunnel until it has passed LOCAL, so none comes from the GTP port; and none comes back from a token's port.
+        let port = request.in_port.0;
+        let never =
+            self.ports.gtp == Some(port) || self.ports.hold.is_some_and(|ports| ports.release == port);
+        let can_be_from = self.ports.has(request.in_port) && !never;
         if request.in_port != PortNo::CONTROLLER && !can_be_from {
             return Err(Code::OFPBRC_BAD_PORT);
         }

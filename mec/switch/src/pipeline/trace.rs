@@ -540,11 +540,17 @@ impl<'p> Translation<'p> {
             }
             _ => match self.pipeline.ports.hold {
                 Some(ports) if port.0 == ports.hold => self.hold(packet),
-                Some(ports) if port.0 == ports.release => {
-                    self.nodes.push(Node::Step(Step::Release(packet.queue)))
-                }
+                Some(ports) if port.0 == ports.release => self.release(packet),
                 _ => self.send(packet, port.0),
             },
+        }
+    }
+
+    /// A token opens its queue.
+    fn release(&mut self, packet: &Packet) {
+        match packet.queue {
+            0 => self.drop(Dropped::TooLong),
+            queue => self.nodes.push(Node::Step(Step::Release(queue))),
         }
     }
 

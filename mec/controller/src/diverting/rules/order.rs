@@ -22,9 +22,6 @@ use crate::config::{Access, Config, Place};
 use crate::rule::{Kind, Rule};
 use crate::switch::{Dialect, SwitchView};
 
-/// Names of the ports of a switch that can hold packets.
-const HOLD: &str = "hold";
-const RELEASE: &str = "release";
 /// Seconds after which a switch forgets the rules of a move, if the controller does not come back: longer than any token is waited for.
 const FORGOTTEN_S: u16 = 15;
 /// What a token says, for people who see it in a capture.
@@ -42,7 +39,8 @@ impl HoldPorts {
     pub(in crate::diverting) fn of(view: &SwitchView) -> Option<HoldPorts> {
         let number = |name| Some(view.port(name)?.port_no);
         let is_able = view.connected && view.dialect == Dialect::Native;
-        let ports = HoldPorts { hold: number(HOLD)?, release: number(RELEASE)? };
+        let [hold, release] = SwitchView::HOLD;
+        let ports = HoldPorts { hold: number(hold)?, release: number(release)? };
         is_able.then_some(ports)
     }
 
