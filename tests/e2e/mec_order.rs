@@ -286,9 +286,16 @@ async fn a_user_moves_in_order() {
     let switches = [lab.switch_status("n3").await.unwrap(), lab.switch_status("n6").await.unwrap()];
     for status in &switches {
         eprintln!("{} {} {}", status["hold"], status["drops"], status["events"]);
-        std::fs::write(format!("/tmp/h-status-{}.json", status["description"].as_str().unwrap().replace(' ', "-")), status.to_string()).unwrap();
+        std::fs::write(
+            format!("/tmp/h-status-{}.json", status["description"].as_str().unwrap().replace(' ', "-")),
+            status.to_string(),
+        )
+        .unwrap();
     }
-    eprintln!("lost up: {:?}", { let r: BTreeSet<u64> = up.received.lock().unwrap().iter().copied().collect(); (first[0]..up.next()-1000).filter(|n| !r.contains(n)).collect::<Vec<_>>() });
+    eprintln!("lost up: {:?}", {
+        let r: BTreeSet<u64> = up.received.lock().unwrap().iter().copied().collect();
+        (first[0]..up.next() - 1000).filter(|n| !r.contains(n)).collect::<Vec<_>>()
+    });
     eprintln!("events {}", lab.controller("GET", "/v1/events", None).await.unwrap());
     for answer in &answers {
         assert_eq!(

@@ -6,6 +6,9 @@
 //! | `ram` ([`ram`]) | the anchor is in a virtual machine, whose memory is dumped, transferred and restored |
 //! | `stateless` ([`stateless`]) | both anchors have the contexts of UEs in one database |
 //! | `custom` ([`custom`]) | the first anchor sends contexts by a protocol of its own |
+//! | `naive` ([`messages`]) | all control messages of the first anchor are replayed, one after another |
+//! | `selective` ([`messages`]) | the requests that make the moved UEs' sessions are replayed, many at once |
+//! | `n4` ([`messages`]) | the same over N4, of a UPF's sessions |
 //!
 //! Each contender registers UEs at the first anchor, has some or all of them available at the second one, and tells what that took as a
 //! [`Moved`]. Another scheme is a variant of [`Contender`]. All anchors are `godwit run` with the functions `upf` and `spgw`; the MME is that
@@ -13,15 +16,21 @@
 //! downtime. Table II is made of what was seen. `docs/bench-replication.md` explains the figures.
 
 mod custom;
+mod messages;
+mod mme;
 mod pair;
 mod prober;
 mod ram;
+mod smf;
 mod stateless;
 mod table;
 
 use serde_json::Value;
 
+use replication::replicator::Scheme;
+
 use self::custom::Custom;
+use self::messages::Messages;
 use self::pair::Anchor;
 use self::ram::Ram;
 use self::stateless::Stateless;
@@ -58,6 +67,7 @@ enum Contender {
     Ram(Box<Ram>),
     Stateless(Box<Stateless>),
     Custom(Box<Custom>),
+    Messages(Box<Messages>),
 }
 
 impl Contender {
@@ -66,6 +76,7 @@ impl Contender {
             Contender::Ram(_) => "ram",
             Contender::Stateless(_) => "stateless",
             Contender::Custom(_) => "custom",
+            Contender::Messages(messages) => messages.name(),
         }
     }
 
@@ -75,6 +86,7 @@ impl Contender {
             Contender::Ram(ram) => ram.register(ues),
             Contender::Stateless(stateless) => stateless.pair.register(ues),
             Contender::Custom(custom) => custom.pair.register(ues),
+            Contender::Messages(messages) => messages.register(ues),
         }
     }
 
@@ -84,6 +96,7 @@ impl Contender {
             Contender::Ram(ram) => ram.replicate(moved).await,
             Contender::Stateless(stateless) => stateless.replicate(moved).await,
             Contender::Custom(custom) => custom.replicate(moved).await,
+            Contender::Messages(messages) => messages.replicate(moved).await,
         }
     }
 
@@ -93,13 +106,14 @@ impl Contender {
             Contender::Ram(ram) => ram.clear(),
             Contender::Stateless(stateless) => stateless.pair.clear(),
             Contender::Custom(custom) => custom.pair.clear(),
+            Contender::Messages(messages) => messages.clear(),
         }
     }
 
     /// The first anchor for measurements of its control plane. `None`: nothing of the scheme runs between moves.
     fn first(&mut self) -> Option<&mut Anchor> {
         match self {
-            Contender::Ram(_) => None,
+            Contender::Ram(_) | Contender::Messages(_) => None,
             Contender::Stateless(stateless) => Some(&mut stateless.pair.first),
             Contender::Custom(custom) => Some(&mut custom.pair.first),
         }
@@ -111,6 +125,7 @@ impl Contender {
             Contender::Ram(ram) => Ok(vec![ram.configuration()]),
             Contender::Stateless(stateless) => stateless.pair.configurations(),
             Contender::Custom(custom) => custom.pair.configurations(),
+            Contender::Messages(messages) => messages.configurations(),
         }
     }
 
@@ -119,6 +134,7 @@ impl Contender {
             Contender::Ram(ram) => ram.stop().await,
             Contender::Stateless(stateless) => stateless.pair.stop().await,
             Contender::Custom(custom) => custom.pair.stop().await,
+            Contender::Messages(messages) => messages.stop().await,
         }
     }
 }
@@ -162,6 +178,11 @@ pub async fn run(options: &Options) -> anyhow::Result<Experiment> {
         }
         Err(why) => experiment.check(&format!("{name} takes part"), false, format!("{why:#}")),
     };
+    for (name, scheme) in [("selective", Scheme::Selective), ("naive", Scheme::Naive)] {
+        let started = Messages::s11(name, scheme).await;
+        start(name, started.map(|messages| Contender::Messages(Box::new(messages))));
+    }
+    start("n4", Messages::n4("n4").await.map(|messages| Contender::Messages(Box::new(messages))));
     start("custom", Custom::start().await.map(|custom| Contender::Custom(Box::new(custom))));
     start("stateless", Stateless::start().await.map(|own| Contender::Stateless(Box::new(own))));
     start("ram", Ram::start(extent.memory_mb).await.map(|ram| Contender::Ram(Box::new(ram))));
@@ -252,7 +273,7 @@ fn add(results: &mut Results, name: &str, what: &str, ues: usize, moved: &Moved)
 
 /// Medians by name: `<contender>_<figure>_<UEs>`; the paper's beside them.
 fn figures(experiment: &mut Experiment, results: &Results, extent: &Extent) {
-    for name in ["ram", "stateless", "custom"] {
+    for name in ["ram", "stateless", "custom", "selective", "naive", "n4"] {
         for (figure, series) in [
             ("stored_octets", "stored"),
             ("wire_octets", "wire"),

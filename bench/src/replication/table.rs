@@ -17,7 +17,9 @@ const DOWNTIME_MS: f64 = 100.0;
 const DELAYED: f64 = 0.05;
 
 /// The paper's rows: modifies entities, is selective, has downtime, adds control latency.
-const PUBLISHED: [(&str, [bool; 4]); 3] = [
+const PUBLISHED: [(&str, [bool; 4]); 5] = [
+    ("naive", [false, false, false, false]),
+    ("selective", [false, true, false, false]),
     ("ram", [false, false, true, false]),
     ("stateless", [true, true, false, true]),
     ("custom", [true, true, false, false]),

@@ -18,6 +18,7 @@ use telemetry::counters::Counter;
 use crate::application::Context;
 use crate::config::{CaptureMode, Config, Place};
 use crate::frame;
+use crate::replicas::Replication;
 use crate::rule::{Kind, Rule};
 use crate::switch::{Event, Handle, SwitchView};
 
@@ -100,7 +101,8 @@ impl Store {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn file(&self, anchor: IpAddr, mut message: Captured) {
+    fn file(&self, mut message: Captured) {
+        let anchor = if message.by_control { message.to.0 } else { message.from.0 };
         let limits = &self.config.capture;
         let mut all = self.files();
         // Anybody can write any source on a packet: only anchors of the configuration are sure of a file.
@@ -154,7 +156,7 @@ impl Store {
 }
 
 /// Runs the application until it is told to stop.
-pub(crate) async fn run(config: Arc<Config>, store: Arc<Store>, context: Context) {
+pub(crate) async fn run(config: Arc<Config>, store: Arc<Store>, replication: Replication, context: Context) {
     let Context { handle, mut events, mut stop } = context;
     let mode = config.capture.mode;
     loop {
@@ -170,7 +172,12 @@ pub(crate) async fn run(config: Arc<Config>, store: Arc<Store>, context: Context
                 Event::Packet { datapath_id, packet } => {
                     let Some(view) = handle.fabric().switch(datapath_id) else { continue };
                     let Some(in_port) = packet.matching.in_port() else { continue };
-                    take(&store, in_port, &packet.data);
+                    if let Some(message) = read(in_port, &packet.data)
+                        && let Some(external) = external(&config, &view)
+                    {
+                        replication.captured(&message, datapath_id, external, &packet.data);
+                        store.file(message);
+                    }
                     if mode == CaptureMode::ViaController {
                         send_on(&config, &handle, &view, in_port, packet.data);
                     }
@@ -234,20 +241,21 @@ fn rules(external: PortNo, mode: CaptureMode) -> Result<Vec<Rule>, openflow::Cod
     Ok(rules)
 }
 
-fn take(store: &Store, in_port: PortNo, data: &[u8]) {
+/// A frame's message; `None` if there is none.
+fn read(in_port: PortNo, data: &[u8]) -> Option<Captured> {
     let Some((source, destination, udp)) = frame::datagram(data) else {
         ODD.inc();
-        return;
+        return None;
     };
     let (from, to) = ((source, udp.source_port()), (destination, udp.destination_port()));
     let of_port = |port: u16| PORTS.iter().find(|(number, _)| *number == port).map(|(_, name)| *name);
     let Some(protocol) = of_port(to.1).or_else(|| of_port(from.1)) else {
         ODD.inc();
-        return;
+        return None;
     };
     let since_1970 = time::wall_clock().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let by_control = in_port == PortNo::LOCAL;
-    let message = Captured {
+    Some(Captured {
         number: 0,
         time_us: since_1970.as_micros() as u64,
         from,
@@ -255,8 +263,7 @@ fn take(store: &Store, in_port: PortNo, data: &[u8]) {
         by_control,
         protocol,
         octets: udp.payload().to_vec(),
-    };
-    store.file(if by_control { destination } else { source }, message);
+    })
 }
 
 fn send_on(config: &Config, handle: &Handle, view: &SwitchView, in_port: PortNo, data: Vec<u8>) {
@@ -271,14 +278,14 @@ mod tests {
     use super::*;
     use crate::config::tests::example;
 
-    fn message(octets: usize) -> Captured {
+    fn message(anchor: IpAddr, octets: usize) -> Captured {
         let end = ("10.0.0.1".parse().unwrap(), 2123);
         let time_us = 0;
         Captured {
             number: 0,
             time_us,
             from: end,
-            to: end,
+            to: (anchor, 2123),
             by_control: true,
             protocol: "gtp-c",
             octets: vec![0; octets],
@@ -293,10 +300,10 @@ mod tests {
         let store = Store::new(Arc::new(config));
         let gw1 = "10.0.0.11".parse().unwrap();
         for _ in 0..5 {
-            store.file(gw1, message(40));
+            store.file(message(gw1, 40));
         }
         for unknown in ["10.0.0.98", "10.0.0.99"] {
-            store.file(unknown.parse().unwrap(), message(1));
+            store.file(message(unknown.parse().unwrap(), 1));
         }
         let [summary, unknown] = &store.summary()[..] else { panic!() };
         assert_eq!(unknown.anchor.to_string(), "10.0.0.98");
@@ -311,10 +318,10 @@ mod tests {
         config.capture.max_bytes = 3 * size_of::<Captured>();
         config.capture.max_anchors = 1;
         let store = Store::new(Arc::new(config));
-        store.file("10.0.0.98".parse().unwrap(), message(0));
+        store.file(message("10.0.0.98".parse().unwrap(), 0));
         let gw1 = "10.0.0.11".parse().unwrap();
         for _ in 0..10 {
-            store.file(gw1, message(0));
+            store.file(message(gw1, 0));
         }
         assert_eq!(store.messages(gw1, 0, 100).len(), 3);
     }

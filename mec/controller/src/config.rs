@@ -37,6 +37,8 @@ pub struct Config {
     pub diverting: Diverting,
     /// The capture of control messages.
     pub capture: Capture,
+    /// Sessions that captured messages make, and their copies.
+    pub replication: Replication,
 }
 
 impl Default for Config {
@@ -55,6 +57,7 @@ impl Default for Config {
             forwarding: Forwarding::default(),
             diverting: Diverting::default(),
             capture: Capture::default(),
+            replication: Replication::default(),
         }
     }
 }
@@ -113,6 +116,9 @@ pub struct Anchor {
     /// Its side of SGi or N6.
     #[serde(default)]
     pub sgi: Option<Sgi>,
+    /// Its address on S11 or N4, if it is another one.
+    #[serde(default)]
+    pub control: Option<IpAddr>,
 }
 
 /// An anchor's side of SGi or N6.
@@ -246,6 +252,25 @@ pub struct Capture {
     pub max_bytes: usize,
     /// Most addresses that are no anchors of the configuration, for which messages are kept.
     pub max_anchors: usize,
+}
+
+/// Replication.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Replication {
+    /// The database that holds sessions and copies over a restart: `sqlite:PATH` or `postgresql:…`. Without it they are lost then.
+    pub records: Option<String>,
+    /// Most sessions of an anchor.
+    pub max_sessions: usize,
+    /// Whether messages are kept as they were, which naïve replication needs: some 400 octets for each session.
+    pub keep_raw: bool,
+}
+
+impl Default for Replication {
+    fn default() -> Self {
+        let replication::replicator::Config { max_sessions, keep_raw } = Default::default();
+        Self { records: None, max_sessions, keep_raw }
+    }
 }
 
 impl Default for Capture {

@@ -192,8 +192,13 @@ pub fn neighbour(frame: &[u8]) -> Option<Neighbour> {
 
 /// A GTP-U Echo Request (TS 29.281 §7.2.1).
 pub fn echo_request(from: Station, to: Station, sequence: u16) -> Option<Vec<u8>> {
-    let message = Signalling::EchoRequest { sequence }.build();
-    let datagram = transport::build_udp((from.ip, GTPU_PORT), (to.ip, GTPU_PORT), &message).ok()?;
+    build_datagram((from, GTPU_PORT), (to, GTPU_PORT), &Signalling::EchoRequest { sequence }.build())
+}
+
+/// A datagram between ports of two stations; `None` if it is too long, or their IP versions differ.
+pub fn build_datagram(from: (Station, u16), to: (Station, u16), content: &[u8]) -> Option<Vec<u8>> {
+    let ((from, source), (to, destination)) = (from, to);
+    let datagram = transport::build_udp((from.ip, source), (to.ip, destination), content).ok()?;
     let (ethertype, packet) = match (from.ip, to.ip) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             (ethernet::IPV4, ipv4::Header::new(from, to, protocol::UDP).build(&datagram).ok()?)

@@ -9,6 +9,8 @@
 //!                        ▼                                  │
 //!                     switch/server.rs, connection.rs ◄──OpenFlow 1.3──► switches
 //! ```
+//! What is captured goes on to the replicator of `mec/replication` (`replicas.rs`), which has sessions made at other anchors.
+//!
 //! A user is steered by the rules of Table I of the paper that this follows, in the form of the switch: ours, or Open vSwitch
 //! (`diverting/rules/`). Rules carry their application in the cookie, so that a controller that comes back finds them again and
 //! sends only what differs; what is wanted is in a file (`diverting/journal.rs`, ADR 0030). Everything goes on without the controller,
@@ -26,6 +28,7 @@ pub mod config;
 pub mod diverting;
 mod forwarding;
 pub mod frame;
+pub mod replicas;
 pub mod rest;
 pub mod rule;
 pub mod switch;
@@ -63,6 +66,9 @@ pub enum StartError {
         /// The system's error.
         error: io::Error,
     },
+    /// What is kept of sessions cannot be used.
+    #[error("{0} (key `replication.records`)")]
+    Replication(#[from] replicas::StartError),
     /// The state file cannot be used.
     #[error("{0}")]
     State(#[from] JournalError),
@@ -108,8 +114,11 @@ impl Controller {
         applications.add(App::Diverting, move |context| {
             diverting::run(of.clone(), target.clone(), commands.clone(), context)
         });
-        let (of, store) = (config.clone(), captures.clone());
-        applications.add(App::Capture, move |context| capture::run(of.clone(), store.clone(), context));
+        let replication = replicas::Replication::start(config.clone(), fabric.clone()).await?;
+        let (of, store, hears) = (config.clone(), captures.clone(), replication.clone());
+        applications.add(App::Capture, move |context| {
+            capture::run(of.clone(), store.clone(), hears.clone(), context)
+        });
         let applications = Arc::new(applications);
         let address = |key, address| move |error| StartError::Address { key, address, error };
 
@@ -124,6 +133,7 @@ impl Controller {
             applications: applications.clone(),
             diverting: diverting.clone(),
             captures,
+            replication,
         });
         let answer = move |request| {
             let api = api.clone();

@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::diverting::explain::{self, Question, Way};
 use crate::diverting::model::{Diversion, Refusal, Tunnel};
 use crate::diverting::{Diverting, Done, Order};
+use crate::replicas::{Replication, Unwanted, Wanted};
 use crate::rule::App;
 use crate::switch::{CommitError, Fabric, SwitchView};
 
@@ -57,6 +58,23 @@ pub enum Call {
         /// Whether it is to run.
         run: bool,
     },
+    /// `GET /v1/replication`
+    Replication,
+    /// `GET /v1/replication/{anchor}/ues`
+    Sessions {
+        /// The anchor's name.
+        anchor: String,
+        /// Those with a higher number.
+        behind: Option<u32>,
+        /// At most so many.
+        most: usize,
+    },
+    /// `GET /v1/replicas`
+    Replicas,
+    /// `POST /v1/replicas`
+    Replicate(Wanted),
+    /// `POST /v1/replicas/remove`
+    Unreplicate(Unwanted),
     /// `GET /v1/captures`
     Captures,
     /// `GET /v1/captures/{anchor}?behind=0&most=100`
@@ -151,11 +169,28 @@ pub fn read(request: &Request) -> Result<Call, Box<Response>> {
             behind: query.get("behind").map_or(Ok(0), |number| value(number, "a number"))?,
             most: query.get("most").map_or(Ok(100), |number| value(number, "a number"))?.min(MAX_MESSAGES),
         },
+        ("GET", ["v1", "replication"]) => Call::Replication,
+        ("GET", ["v1", "replication", anchor, "ues"]) => Call::Sessions {
+            anchor: (*anchor).to_owned(),
+            behind: query.get("behind").map(|number| value(number, "a number")).transpose()?,
+            most: query.get("most").map_or(Ok(1000), |number| value(number, "a number"))?.min(MAX_AT_ONCE),
+        },
+        ("GET", ["v1", "replicas"]) => Call::Replicas,
+        ("POST", ["v1", "replicas"]) => {
+            let wanted: Wanted = json_of(&request.body)?;
+            at_most(wanted.ues.as_ref().map_or(0, Vec::len))?;
+            Call::Replicate(wanted)
+        }
+        ("POST", ["v1", "replicas", "remove"]) => {
+            let unwanted: Unwanted = json_of(&request.body)?;
+            at_most(unwanted.ues.as_ref().map_or(0, Vec::len))?;
+            Call::Unreplicate(unwanted)
+        }
         ("GET", ["v1", "events"]) => {
             Call::Events { from: query.get("from").map_or(Ok(0), |number| value(number, "a number"))? }
         }
         ("GET" | "POST" | "DELETE", _) => {
-            let detail = "there are /v1/status, switches, anchors, diversions, ues, applications, captures and events (docs/edge.md)";
+            let detail = "there are /v1/status, switches, anchors, diversions, ues, applications, captures, replication, replicas and events (docs/edge.md)";
             return refuse(404, "no such resource", detail.to_owned());
         }
         _ => return refuse(405, "no such method", "GET, POST and DELETE are served".to_owned()),
@@ -174,6 +209,13 @@ fn order(query: &BTreeMap<&str, &str>) -> Result<Order, Box<Response>> {
         None => Ok(Order::Any),
         Some(&"keep") => Ok(Order::Keep),
         Some(_) => Err(Box::new(Response::problem(400, "bad value", "`order` can be `keep`"))),
+    }
+}
+
+fn at_most(count: usize) -> Result<(), Box<Response>> {
+    match count > MAX_AT_ONCE {
+        true => Err(Box::new(Response::problem(413, "too many", format!("at most {MAX_AT_ONCE} at once")))),
+        false => Ok(()),
     }
 }
 
@@ -198,6 +240,7 @@ pub(crate) struct Api {
     pub(crate) applications: Arc<Applications>,
     pub(crate) diverting: Diverting,
     pub(crate) captures: Arc<Store>,
+    pub(crate) replication: Replication,
 }
 
 impl Api {
@@ -268,6 +311,22 @@ impl Api {
                 };
                 json!({"messages": messages.into_iter().map(of).collect::<Vec<_>>()})
             }
+            Call::Replication => self.replication.anchors(),
+            Call::Sessions { anchor, behind, most } => {
+                match self.replication.sessions(&anchor, behind, most) {
+                    Ok(listed) => listed,
+                    Err(refusal) => return Ok(not_replicated(&refusal)),
+                }
+            }
+            Call::Replicas => self.replication.replicas(),
+            Call::Replicate(wanted) => match self.replication.replicate(wanted).await {
+                Ok(done) => done,
+                Err(refusal) => return Ok(not_replicated(&refusal)),
+            },
+            Call::Unreplicate(unwanted) => match self.replication.remove(unwanted).await {
+                Ok(done) => done,
+                Err(refusal) => return Ok(not_replicated(&refusal)),
+            },
             Call::Events { from } => json!({"events": self.fabric.log(from)}),
         };
         Ok(Response::ok(answer))
@@ -392,6 +451,16 @@ fn with_id(diversion: &Diversion) -> Value {
 
 fn done(done: &Done) -> Value {
     serde_json::to_value(done).unwrap_or_default()
+}
+
+fn not_replicated(refusal: &replication::replicator::Refusal) -> Response {
+    use replication::replicator::Refusal;
+    let (status, title) = match refusal {
+        Refusal::Unknown(_) => (404, "unknown name"),
+        Refusal::NoSessions(_) | Refusal::OtherAgent { .. } | Refusal::NoRaw => (409, "not yet"),
+        Refusal::NoAgent { .. } => (502, "no agent"),
+    };
+    Response::problem(status, title, refusal)
 }
 
 fn problem(refusal: &Refusal) -> Response {

@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use foldhash::HashMap;
-use net::tcp::TcpStream;
+use net::tcp::{TcpListener, TcpStream};
 use net::time::{self, Duration};
 use net::udp::UdpSocket;
 use serde::Deserialize;
@@ -62,34 +62,15 @@ fn window() -> usize {
     Limits::default().window
 }
 
-/// Serves replicators, one after another, until the process ends.
-///
-/// # Errors
-/// The address cannot be served.
-pub async fn serve(config: Config) -> io::Result<()> {
-    let listener = net::tcp::listen(config.listen).await?;
-    let mut agent = Agent::new(config);
-    let mut stream = listener.accept().await?.0;
-    loop {
-        tokio::select! {
-            ended = agent.connection(&mut stream) => {
-                if let Err(error) = ended {
-                    tracing::warn!(%error, "the replicator's connection has ended");
-                }
-                stream = agent.without(&listener).await?;
-            }
-            accepted = listener.accept() => stream = accepted?.0,
-        }
-    }
-}
-
 enum Sides {
     S11(Clone<S11>),
     N4(Clone<N4>),
 }
 
-struct Agent {
+/// See the module.
+pub struct Agent {
     config: Config,
+    listener: Arc<TcpListener>,
     /// As soon as a replicator has said which protocol.
     side: Option<(Sides, Arc<UdpSocket>)>,
     templates: HashMap<u16, Template>,
@@ -107,24 +88,50 @@ macro_rules! of_side {
     };
 }
 
+impl std::fmt::Debug for Agent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Agent").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
 impl Agent {
-    fn new(config: Config) -> Agent {
-        Agent {
-            config,
-            side: None,
-            templates: HashMap::default(),
-            unsent: Vec::new(),
-            writer: Writer::default(),
+    /// Binds the address to which replicators connect.
+    ///
+    /// # Errors
+    /// It cannot be served.
+    pub async fn bind(config: Config) -> io::Result<Agent> {
+        let listener = Arc::new(net::tcp::listen(config.listen).await?);
+        let (templates, unsent, writer) = Default::default();
+        Ok(Agent { config, listener, side: None, templates, unsent, writer })
+    }
+
+    /// Serves replicators, one after another, without end.
+    pub async fn serve(mut self) {
+        let listener = self.listener.clone();
+        loop {
+            let mut stream = self.without(&listener).await;
+            // The next one ends this one.
+            while let Some(next) = tokio::select! {
+                ended = self.connection(&mut stream) => {
+                    if let Err(error) = ended {
+                        tracing::warn!(%error, "the replicator's connection has ended");
+                    }
+                    None
+                }
+                next = accept(&listener) => Some(next),
+            } {
+                stream = next;
+            }
         }
     }
 
     /// Serves the clone while nobody is connected.
-    async fn without(&mut self, listener: &net::tcp::TcpListener) -> io::Result<TcpStream> {
+    async fn without(&mut self, listener: &TcpListener) -> TcpStream {
         let mut datagram = vec![0; 65_536];
         loop {
             let due = self.due();
             tokio::select! {
-                accepted = listener.accept() => return Ok(accepted?.0),
+                stream = accept(listener) => return stream,
                 received = receive(self.side.as_ref().map(|(_, socket)| socket.clone()), &mut datagram) => {
                     self.datagram(&datagram[..received]);
                 }
@@ -352,6 +359,18 @@ async fn receive(socket: Option<Arc<UdpSocket>>, datagram: &mut [u8]) -> usize {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
             Err(error) => {
                 tracing::warn!(%error, "cannot receive from the clone");
+                time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn accept(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
                 time::sleep(Duration::from_millis(100)).await;
             }
         }

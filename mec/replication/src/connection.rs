@@ -52,6 +52,17 @@ struct Shared {
     octets: AtomicU64,
 }
 
+/// What an agent is greeted with, see [`Frame::Hello`].
+#[derive(Debug, Clone, Copy)]
+pub struct Hello {
+    /// N4, else S11.
+    pub n4: bool,
+    /// When the control plane says it has started.
+    pub started: u32,
+    /// The clone has sessions already. So it has for every connection but the first one.
+    pub resume: bool,
+}
+
 /// See the module. It ends with this handle.
 pub struct Connection {
     shared: Arc<Shared>,
@@ -68,11 +79,11 @@ impl Drop for Connection {
 
 impl Connection {
     /// Connects to an agent, and again whenever the connection ends.
-    pub fn start(agent: SocketAddr, n4: bool, started: u32, take: Take) -> Connection {
+    pub fn start(agent: SocketAddr, hello: Hello, take: Take) -> Connection {
         let status = Mutex::new(Status::Connecting);
         let shared = Arc::new(Shared { status, count: AtomicU64::new(0), octets: AtomicU64::new(0) });
         let (say, said) = mpsc::channel(WAITING);
-        let task = tokio::spawn(run(agent, n4, started, shared.clone(), said, take));
+        let task = tokio::spawn(run(agent, hello, shared.clone(), said, take));
         Connection { shared, say, task }
     }
 
@@ -108,8 +119,7 @@ impl Connection {
 
 async fn run(
     agent: SocketAddr,
-    n4: bool,
-    started: u32,
+    hello: Hello,
     shared: Arc<Shared>,
     mut said: mpsc::Receiver<(u64, Frame)>,
     take: Take,
@@ -117,8 +127,8 @@ async fn run(
     let set = |status| *shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     loop {
         let count = shared.count.load(Ordering::Acquire);
-        let resume = count > 0;
-        let Err(why) = connection(agent, n4, started, resume, &shared, &mut said, &take).await;
+        let hello = Hello { resume: hello.resume || count > 0, ..hello };
+        let Err(why) = connection(agent, hello, &shared, &mut said, &take).await;
         set(Status::Failed(why.to_string()));
         tracing::info!(%agent, %why, "an agent is not connected");
         take(Incoming::Failed);
@@ -128,9 +138,7 @@ async fn run(
 
 async fn connection(
     agent: SocketAddr,
-    n4: bool,
-    started: u32,
-    resume: bool,
+    hello: Hello,
     shared: &Shared,
     said: &mut mpsc::Receiver<(u64, Frame)>,
     take: &Take,
@@ -139,6 +147,7 @@ async fn connection(
     stream.set_nodelay(true)?;
     let (mut from, mut to) = stream.into_split();
     let (mut reader, mut writer, mut out) = (Reader::default(), Writer::default(), Vec::new());
+    let Hello { n4, started, resume } = hello;
     writer.write(&Frame::Hello { version: VERSION, n4, started, resume }, &mut out);
     let mut octets = vec![0; 65_536];
     let mut number = 0;

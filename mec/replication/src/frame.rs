@@ -202,6 +202,21 @@ fn made(rest: &mut &[u8]) -> Result<Made, BadFrame> {
     Ok(Made { anchor, bearers })
 }
 
+/// What a clone gave, as octets.
+pub fn write_made(made: &Made) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_made(&mut out, made);
+    out
+}
+
+/// Reads [`write_made`]'s octets.
+///
+/// # Errors
+/// They are others.
+pub fn read_made(mut octets: &[u8]) -> Result<Made, BadFrame> {
+    made(&mut octets)
+}
+
 impl Writer {
     fn put_handle(&mut self, handle: u32) {
         // Zigzag, so that a step back is short, too.

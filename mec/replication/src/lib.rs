@@ -22,6 +22,7 @@ pub mod clone;
 mod connection;
 pub mod frame;
 mod index;
+pub mod keep;
 pub mod n4;
 pub mod record;
 pub mod replicator;

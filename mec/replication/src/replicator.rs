@@ -13,7 +13,7 @@
 //!
 //! State is behind one mutex, held for microseconds, never over an await.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,12 +25,14 @@ use tokio::sync::Notify;
 
 use crate::clone::{Made, Why};
 use crate::connection::{self, Connection};
-use crate::frame::Frame;
+use crate::frame::{self, Frame};
+use crate::keep::{self, KeepError, Kept};
 use crate::session::Session;
 use crate::table::Table;
 use crate::template::{Source, Template};
 use crate::track::{Datagram, Effect, Peers};
 use crate::{n4, s11};
+use store::records::{Change as Write, Records};
 
 static STALE: Counter = Counter::new("replication_stale_copies");
 static PASSED: Counter = Counter::new("replication_requests_passed");
@@ -66,8 +68,7 @@ pub enum Scheme {
 }
 
 /// Limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
     /// Most sessions of an anchor.
     pub max_sessions: usize,
@@ -262,6 +263,8 @@ struct Original {
     raw: HashMap<u32, Raw>,
     raw_octets: usize,
     order: u64,
+    /// Control planes that are kept.
+    kept_peers: usize,
 }
 
 /// What is known of a copy.
@@ -280,6 +283,8 @@ struct Replica {
     original: IpAddr,
     connection: Connection,
     copies: HashMap<u32, Copy>,
+    /// Copies of which something else is to be kept.
+    changed: HashSet<u32>,
     /// Templates that the agent has, by the connection's count.
     told: (u64, HashMap<u16, Arc<Template>>),
 }
@@ -354,6 +359,7 @@ impl Replicator {
             raw: HashMap::default(),
             raw_octets: 0,
             order: 0,
+            kept_peers: 0,
         });
         let mut effects = Vec::new();
         of_tracker!(&mut original.tracker, tracker => tracker.observe(time::now_std(), datagram, &mut effects));
@@ -518,16 +524,8 @@ impl Replicator {
         };
         let is_known = self.state().replicas.contains_key(key);
         if !is_known {
-            let (replicator, name) = (self.clone(), key.clone());
-            let incoming = Box::new(move |incoming| replicator.incoming(&name, incoming));
-            let connection = Connection::start(agent, protocol == Protocol::N4, self.inner.started, incoming);
-            let replica = Replica {
-                agent,
-                original,
-                connection,
-                copies: HashMap::default(),
-                told: (0, HashMap::default()),
-            };
+            let connection = self.connection(key, agent, protocol, false);
+            let replica = Replica::new(agent, original, connection);
             self.state().replicas.entry(key.clone()).or_insert(replica);
         }
         let connected = async {
@@ -552,6 +550,102 @@ impl Replicator {
                 Err(Refusal::NoAgent { agent, why: "it does not answer".to_owned() })
             }
         }
+    }
+
+    /// `resume`: the clone has sessions already.
+    fn connection(
+        &self,
+        key: &(String, String),
+        agent: SocketAddr,
+        protocol: Protocol,
+        resume: bool,
+    ) -> Connection {
+        let (inner, name) = (Arc::downgrade(&self.inner), key.clone());
+        let incoming = Box::new(move |incoming| {
+            if let Some(inner) = inner.upgrade() {
+                Replicator { inner }.incoming(&name, incoming);
+            }
+        });
+        let hello = connection::Hello { n4: protocol == Protocol::N4, started: self.inner.started, resume };
+        Connection::start(agent, hello, incoming)
+    }
+
+    /// Takes up what was kept: sessions, and copies that are at clones. Before the first message is observed.
+    ///
+    /// # Errors
+    /// The database cannot be read, or contradicts itself.
+    pub async fn restore(&self, records: &Records) -> Result<(), KeepError> {
+        let names: Vec<String> = self.inner.anchors.iter().map(|anchor| anchor.name.clone()).collect();
+        for anchor in &self.inner.anchors {
+            for protocol in [Protocol::S11, Protocol::N4] {
+                let Kept { table, peers, copies } =
+                    keep::load(records, anchor.control, protocol, &names).await?;
+                if table.is_empty() {
+                    continue;
+                }
+                let most = self.inner.config.max_sessions;
+                let kept_peers = peers.addresses().len();
+                let tracker = match protocol {
+                    Protocol::S11 => Tracker::S11(s11::Tracker::restored(anchor.control, most, table, peers)),
+                    Protocol::N4 => Tracker::N4(n4::Tracker::restored(anchor.control, most, table, peers)),
+                };
+                let original =
+                    Original { tracker, raw: HashMap::default(), raw_octets: 0, order: 0, kept_peers };
+                self.state().originals.insert((anchor.control, protocol), original);
+                for (target, of_target) in copies {
+                    let Some(agent) = of_target.first().map(|copy| copy.agent) else { continue };
+                    let key = (anchor.name.clone(), target);
+                    let mut replica =
+                        Replica::new(agent, anchor.control, self.connection(&key, agent, protocol, true));
+                    for copy in of_target {
+                        let made = frame::read_made(&copy.made).ok();
+                        replica.copies.insert(copy.number, made.map_or(Copy::Stale, Copy::There));
+                    }
+                    self.state().replicas.insert(key, replica);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What has changed since the last time, by space.
+    pub(crate) fn take_writes(&self) -> Vec<(String, Vec<Write>)> {
+        let mut state = self.state();
+        let State { originals, replicas, .. } = &mut *state;
+        let mut writes = Vec::new();
+        for ((address, protocol), original) in originals.iter_mut() {
+            let name = keep::space(*address, *protocol);
+            let peers = original.tracker.peers().addresses();
+            if peers.len() > original.kept_peers {
+                let put = |(at, address): (usize, &IpAddr)| Write::Put {
+                    key: at as u64,
+                    octets: address.to_string().into_bytes(),
+                };
+                let new = peers.iter().enumerate().skip(original.kept_peers).map(put).collect();
+                original.kept_peers = peers.len();
+                writes.push((format!("{name}/peers"), new));
+            }
+            let changes = of_tracker!(&mut original.tracker, tracker => tracker.table_mut().take_changes());
+            writes.extend(keep::writes(&name, changes));
+            for ((_, to), replica) in replicas.iter_mut().filter(|(_, replica)| replica.original == *address)
+            {
+                let Replica { copies, changed, agent, .. } = replica;
+                let write = |number: u32| match copies.get(&number) {
+                    Some(Copy::There(made)) => Write::Put {
+                        key: number.into(),
+                        octets: keep::copy(*agent, &frame::write_made(made)),
+                    },
+                    // It may be at the clone: it is ended when the agent is there.
+                    Some(Copy::Making | Copy::Ending | Copy::Stale) => {
+                        Write::Put { key: number.into(), octets: keep::copy(*agent, &[]) }
+                    }
+                    Some(Copy::Failed(_)) | None => Write::Remove { key: number.into() },
+                };
+                writes.push((format!("{name}/copies/{to}"), changed.drain().map(write).collect()));
+            }
+        }
+        writes.retain(|(_, writes)| !writes.is_empty());
+        writes
     }
 
     /// A replica that was never there.
@@ -656,6 +750,21 @@ fn octets_of(raw: Option<Raw>) -> usize {
 }
 
 impl Replica {
+    fn new(agent: SocketAddr, original: IpAddr, connection: Connection) -> Replica {
+        let (copies, changed, told) = Default::default();
+        Replica { agent, original, connection, copies, changed, told: (0, told) }
+    }
+
+    fn set(&mut self, number: u32, copy: Copy) {
+        self.copies.insert(number, copy);
+        self.changed.insert(number);
+    }
+
+    fn forget(&mut self, number: u32) {
+        self.copies.remove(&number);
+        self.changed.insert(number);
+    }
+
     /// Has the agent know the templates of a record; the frame that makes the copy.
     fn frame(&mut self, source: &Original, number: u32) -> Option<Frame> {
         let record = source.tracker.table().get(number).filter(|record| !record.incomplete)?;
@@ -697,7 +806,7 @@ impl Replica {
                 }
                 None => Copy::Failed(Why::Unreadable),
             };
-            self.copies.insert(*number, copy);
+            self.set(*number, copy);
         }
     }
 
@@ -714,7 +823,7 @@ impl Replica {
                 continue;
             }
             let control = table.view(number).and_then(|view| view.control()).unwrap_or_default();
-            self.copies.insert(number, Copy::Making);
+            self.set(number, Copy::Making);
             self.connection.say(Frame::Replay { handle: number, control, octets: octets.to_vec() });
         }
         Ok(())
@@ -722,9 +831,9 @@ impl Replica {
 
     fn end(&mut self, number: u32) {
         match self.copies.get(&number) {
-            Some(Copy::Failed(_)) => _ = self.copies.remove(&number),
+            Some(Copy::Failed(_)) => self.forget(number),
             Some(_) => {
-                self.copies.insert(number, Copy::Ending);
+                self.set(number, Copy::Ending);
                 self.connection.say(Frame::End(number));
             }
             None => {}
@@ -753,7 +862,7 @@ impl State {
                     if replica.copies.contains_key(&number) {
                         STALE.inc();
                         replica.connection.say(Frame::End(number));
-                        replica.copies.insert(number, Copy::Stale);
+                        replica.set(number, Copy::Stale);
                     }
                 }
             }
@@ -789,7 +898,7 @@ impl State {
                     replica.connection.say(Frame::Adopt { handle: number, control, made });
                 }
                 (Copy::Making, _) => {
-                    replica.copies.remove(&number);
+                    replica.forget(number);
                     if let Some(source) = source {
                         replica.make(source, &[number]);
                     }
@@ -807,19 +916,19 @@ impl State {
         match frame {
             Frame::Made(number, made) => {
                 if matches!(replica.copies.get(&number), Some(Copy::Making | Copy::There(_))) {
-                    replica.copies.insert(number, Copy::There(made));
+                    replica.set(number, Copy::There(made));
                 }
                 None
             }
             Frame::Refused(number, why) => {
-                if let Some(copy @ (Copy::Making | Copy::There(_))) = replica.copies.get_mut(&number) {
-                    *copy = Copy::Failed(why);
+                if matches!(replica.copies.get(&number), Some(Copy::Making | Copy::There(_))) {
+                    replica.set(number, Copy::Failed(why));
                 }
                 None
             }
             Frame::Ended(number) => {
                 if matches!(replica.copies.get(&number), Some(Copy::Ending | Copy::There(_))) {
-                    replica.copies.remove(&number);
+                    replica.forget(number);
                 }
                 None
             }

@@ -54,8 +54,8 @@ const RULES: &[Rule] = &[
     Rule {
         group: "mec",
         groups: &["base", "wire", "transport"],
-        // The switch is a node of the forwarding engine, with tables of its own.
-        crates: &["nf", "store", "pktio", "path", "rcu", "xdp"],
+        // The switch is a node of the forwarding engine, with tables of its own. The controller has replication as an application.
+        crates: &["replication", "nf", "store", "pktio", "path", "rcu", "xdp"],
         why: "edge control steers through standard interfaces, and its switch is no part of the UPF",
     },
     Rule {
@@ -235,6 +235,8 @@ mod tests {
         assert!(allowed(("smf", "controlplane"), ("n4", "controlplane")));
         assert!(allowed(("epc", "epc"), ("ipam", "controlplane")));
         assert!(!allowed(("epc", "epc"), ("smf", "controlplane")));
+        assert!(allowed(("controller", "mec"), ("replication", "mec")));
+        assert!(!allowed(("controller", "mec"), ("switch", "mec")));
         assert!(allowed(("cli", "apps"), ("upf", "dataplane")));
         assert!(allowed(("simulator", "ran"), ("pktio", "dataplane")));
         assert!(allowed(("cu", "ran"), ("n2", "ran")));

@@ -3,6 +3,7 @@
 //! Its parts have a file of their own as a rule: they run at sites where nothing of the core does. So only the section `mec` and
 //! what is common to all sections is read of it.
 
+pub mod agent;
 pub mod controller;
 pub mod demo;
 pub mod orchestrator;
@@ -37,6 +38,8 @@ pub struct Config {
     pub controller: Option<::controller::Config>,
     /// The orchestrator.
     pub orchestrator: Option<::orchestrator::Config>,
+    /// An agent beside a clone.
+    pub agent: Option<replication::agent::Config>,
 }
 
 /// Options of `godwit mec`.
@@ -60,6 +63,8 @@ enum Part {
     Status(orchestrator::StatusArgs),
     /// Show edge hosts, their anchors, and how many users are there.
     Hosts(orchestrator::HostsArgs),
+    /// The agent beside an anchor that gets copies of sessions: the anchor takes it for its MME or SMF.
+    Agent(agent::Args),
     /// Divert users, an application, a pair or everything of an anchor to another anchor.
     Divert(controller::DivertArgs),
     /// Give users back to the anchors that they were diverted from.
@@ -84,6 +89,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Part::Move(args) => orchestrator::move_users(args),
         Part::Status(args) => orchestrator::status(args),
         Part::Hosts(args) => orchestrator::hosts(args),
+        Part::Agent(args) => agent::run(args),
         Part::Divert(args) => controller::divert(args),
         Part::Undivert(args) => controller::undivert(args),
         Part::List(args) => controller::list(args),

@@ -16,7 +16,7 @@ const MAX_TUNNELS: usize = 16;
 const MAX_TEXT: usize = 128;
 
 /// One of a user's GTP-U tunnels; two where the new anchor gave other TEIDs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tunnel {
     /// TEID towards the anchor that the user is diverted from.

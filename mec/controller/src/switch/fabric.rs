@@ -408,6 +408,11 @@ impl Handle {
         Handle { fabric, app }
     }
 
+    /// For packets that leave whether an application runs or not. It installs no rules.
+    pub(crate) fn of_controller(fabric: Arc<Fabric>) -> Handle {
+        Handle { fabric, app: App::Capture }
+    }
+
     /// All switches.
     pub fn fabric(&self) -> &Arc<Fabric> {
         &self.fabric

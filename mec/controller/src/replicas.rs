@@ -1,0 +1,253 @@
+//! The replication application's place in the controller: what [`capture`](crate::capture) has captured goes to the replicator, what clones
+//! ask the MME or SMF leaves by the small switch before it, as the original's, and the API asks for copies and lists them.
+//!
+//! The controller itself knows nothing of sessions; [`replication`] does.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use openflow::{Action, MacAddr, PortNo};
+use replication::replicator::{Anchor, AsOriginal, Copied, Listed, Protocol, Refusal, Replicator, Scheme};
+use replication::track::Datagram;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use store::records::Records;
+use telemetry::counters::Counter;
+
+use crate::capture::Captured;
+use crate::config::{self, Config};
+use crate::diverting::model::{Diversion, Tunnel};
+use crate::frame::{self, Station};
+use crate::switch::{Fabric, Handle};
+
+static UNSENT: Counter = Counter::new("controller_clone_requests_unsent");
+
+/// Ways that are remembered.
+const MAX_WAYS: usize = 1024;
+
+/// How an MME or SMF and an anchor reach each other: as the last frame between them did.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    datapath_id: u64,
+    external: PortNo,
+    anchor: MacAddr,
+    control: MacAddr,
+}
+
+/// Ways by anchor and control plane.
+type Ways = Arc<Mutex<HashMap<(IpAddr, IpAddr), Way>>>;
+
+/// `POST /v1/replicas`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wanted {
+    /// The anchor that has the sessions.
+    pub from: String,
+    /// The anchor that is to have them as well.
+    pub to: String,
+    /// The agent beside it.
+    pub agent: SocketAddr,
+    /// Users by address or id; without it all.
+    #[serde(default)]
+    pub ues: Option<Vec<String>>,
+    /// How.
+    #[serde(default)]
+    pub scheme: Scheme,
+}
+
+/// `POST /v1/replicas/remove`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unwanted {
+    /// The anchor that has the sessions.
+    pub from: String,
+    /// The anchor that is to have them no longer.
+    pub to: String,
+    /// Users by address or id; without it all.
+    #[serde(default)]
+    pub ues: Option<Vec<String>>,
+}
+
+/// Replication as the controller has it. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Replication {
+    config: Arc<Config>,
+    replicator: Replicator,
+    ways: Ways,
+}
+
+/// Why replication does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The database of `replication.records`.
+    #[error("{0}")]
+    Store(#[from] store::StoreError),
+    /// What is in it.
+    #[error("{0}")]
+    Kept(#[from] replication::keep::KeepError),
+}
+
+impl Replication {
+    /// Takes up what was kept, and keeps what changes.
+    ///
+    /// # Errors
+    /// The database cannot be opened or read.
+    pub(crate) async fn start(config: Arc<Config>, fabric: Arc<Fabric>) -> Result<Replication, StartError> {
+        let ways = Ways::default();
+        let anchors = config
+            .anchors
+            .iter()
+            .map(|anchor| Anchor {
+                name: anchor.name.clone(),
+                control: anchor.control.unwrap_or(anchor.address),
+            })
+            .collect();
+        let (of_ways, handle) = (ways.clone(), Handle::of_controller(fabric));
+        let send = Box::new(move |request| send(&of_ways, &handle, &request));
+        let started =
+            net::time::wall_clock().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs();
+        // Seconds since 1900 (RFC 5905), which a restart of the controller must not change for clones that go on.
+        let mut started = (started + 2_208_988_800) as u32;
+        let records = match &config.replication.records {
+            Some(url) => Some(Records::open(url).await?),
+            None => None,
+        };
+        if let Some(records) = &records {
+            started = kept_start(records, started).await?;
+        }
+        let config::Replication { max_sessions, keep_raw, .. } = config.replication;
+        let limits = replication::replicator::Config { max_sessions, keep_raw };
+        let replicator = Replicator::new(limits, anchors, started, send);
+        if let Some(records) = records {
+            replicator.restore(&records).await?;
+            tokio::spawn(replication::keep::keep(replicator.clone(), records));
+        }
+        Ok(Replication { config, replicator, ways })
+    }
+
+    /// Takes a captured message, and by which way it came.
+    pub(crate) fn captured(&self, message: &Captured, datapath_id: u64, external: PortNo, frame: &[u8]) {
+        let (anchor, control) =
+            if message.by_control { (message.to.0, message.from.0) } else { (message.from.0, message.to.0) };
+        if let Ok(frame) = packet::ethernet::Frame::new(frame) {
+            let (from, to) = (MacAddr(frame.source()), MacAddr(frame.destination()));
+            let (at_anchor, at_control) = if message.by_control { (to, from) } else { (from, to) };
+            let way = Way { datapath_id, external, anchor: at_anchor, control: at_control };
+            let mut ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
+            // Anybody can write any source on a packet.
+            if ways.len() < MAX_WAYS || ways.contains_key(&(anchor, control)) {
+                ways.insert((anchor, control), way);
+            }
+        }
+        let protocol = if message.protocol == "pfcp" { Protocol::N4 } else { Protocol::S11 };
+        let datagram = Datagram { control, by_control: message.by_control, octets: &message.octets };
+        self.replicator.observe(protocol, anchor, datagram);
+    }
+
+    /// `GET /v1/replication`.
+    pub(crate) fn anchors(&self) -> Value {
+        let of = |(name, protocol, ues, stored, raw): (String, Protocol, usize, usize, usize)| json!({"name": name, "protocol": protocol, "ues": ues, "stored_octets": stored, "raw_octets": raw});
+        json!({"anchors": self.replicator.anchors().into_iter().map(of).collect::<Vec<_>>()})
+    }
+
+    /// `GET /v1/replication/{anchor}/ues`.
+    pub(crate) fn sessions(&self, anchor: &str, behind: Option<u32>, most: usize) -> Result<Value, Refusal> {
+        let ues: Vec<Listed> = self.replicator.sessions(anchor, behind, most)?;
+        Ok(json!({"ues": ues}))
+    }
+
+    /// `GET /v1/replicas`.
+    pub(crate) fn replicas(&self) -> Value {
+        let of = |(from, to, agent, ues, connected): (String, String, SocketAddr, usize, bool)| json!({"from": from, "to": to, "agent": agent, "ues": ues, "connected": connected});
+        json!({"replicas": self.replicator.replicas().into_iter().map(of).collect::<Vec<_>>()})
+    }
+
+    /// `POST /v1/replicas`.
+    pub(crate) async fn replicate(&self, wanted: Wanted) -> Result<Value, Refusal> {
+        let start = net::time::now();
+        let Wanted { from, to, agent, ues, scheme } = &wanted;
+        let done = self.replicator.replicate(from, to, *agent, ues.as_deref(), *scheme).await?;
+        let mut there = Vec::with_capacity(done.done.len());
+        for copied in &done.done {
+            there.push(json!({
+                "id": copied.listed.id,
+                "ue": copied.listed.addresses.first(),
+                "diversion": self.diversion(from, to, copied),
+            }));
+        }
+        let refused: Vec<Value> =
+            done.refused.iter().map(|(ue, why)| json!({"ue": ue, "why": why})).collect();
+        let took_ms = (net::time::now() - start).as_secs_f64() * 1e3;
+        Ok(json!({"done": there, "refused": refused, "took_ms": took_ms, "octets": done.octets}))
+    }
+
+    /// `POST /v1/replicas/remove`.
+    pub(crate) async fn remove(&self, unwanted: Unwanted) -> Result<Value, Refusal> {
+        let removed = self.replicator.remove(&unwanted.from, &unwanted.to, unwanted.ues.as_deref()).await?;
+        Ok(json!({"removed": removed}))
+    }
+
+    /// The diversion that steers a user to its copy; `None` where it is idle, or its base station is not in the configuration.
+    fn diversion(&self, from: &str, to: &str, copied: &Copied) -> Option<Diversion> {
+        let Copied { listed, made } = copied;
+        let station = listed.base_station?;
+        let base_station = self.config.base_stations.iter().find(|known| known.address == station)?;
+        let other = |one: u32, two: Option<u32>| two.filter(|two| *two != one);
+        let tunnels = listed.tunnels.iter().enumerate().map(|(at, tunnel)| Tunnel {
+            uplink: tunnel.uplink,
+            downlink: tunnel.downlink,
+            target_uplink: other(tunnel.uplink, made.bearers.get(at).map(|bearer| bearer.uplink)),
+            ..Tunnel::default()
+        });
+        let ue = *listed.addresses.first()?;
+        let mut at_clone = made.bearers.iter().flat_map(replication::record::addresses_of);
+        let target_address =
+            at_clone.find(|address| address.is_ipv4() == ue.is_ipv4()).filter(|address| *address != ue);
+        Some(Diversion {
+            ue: Some(ue),
+            tunnels: tunnels.collect(),
+            application: None,
+            peer: None,
+            from: from.to_owned(),
+            to: to.to_owned(),
+            base_station: base_station.name.clone(),
+            target_address,
+            confirmed_by: "replication".to_owned(),
+        })
+    }
+}
+
+/// When the first controller of this database started: clones are to believe that it still runs.
+async fn kept_start(records: &Records, now: u32) -> Result<u32, store::StoreError> {
+    const SPACE: &str = "started";
+    let kept = records.get(SPACE, 0).await?;
+    if let Some(kept) = kept.and_then(|octets| octets.first_chunk().map(|octets| u32::from_be_bytes(*octets)))
+    {
+        return Ok(kept);
+    }
+    let octets = now.to_be_bytes().to_vec();
+    records.write(SPACE, vec![store::records::Change::Put { key: 0, octets }]).await?;
+    Ok(now)
+}
+
+/// Sends a clone's request to the MME or SMF, in a frame as the original's.
+fn send(ways: &Ways, handle: &Handle, request: &AsOriginal) {
+    let way = ways
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .get(&(request.from.ip(), request.to.ip()))
+        .copied();
+    let sent = way.and_then(|way| {
+        let from = Station { mac: way.anchor, ip: request.from.ip() };
+        let to = Station { mac: way.control, ip: request.to.ip() };
+        let frame =
+            frame::build_datagram((from, request.from.port()), (to, request.to.port()), &request.octets)?;
+        let out = vec![Action::output(PortNo::LOCAL)];
+        handle.packet_out(way.datapath_id, way.external, out, frame).ok()
+    });
+    if sent.is_none() {
+        // The clone asks again.
+        UNSENT.inc();
+    }
+}

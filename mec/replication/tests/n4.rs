@@ -1,0 +1,396 @@
+//! N4 from capture to copy, without sockets: an SMF's messages, a UPF that answers them, and another one on which they are replayed. The
+//! UPFs are written for the test after TS 29.244; real ones are in `tests/e2e`.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Instant;
+
+use pfcp::message::*;
+use pfcp::*;
+use replication::clone::{Clone, Event, Limits, Made, Script, Why};
+use replication::n4::Tracker;
+use replication::n4::clone::N4;
+use replication::track::{Datagram, Effect};
+
+const SMF: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const UPF: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
+const GNB: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
+/// Where the agent is, and the clone's GTP-U.
+const AGENT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+const CLONE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+
+fn encode(message: impl Into<Message>, seid: u64, sequence: u32) -> Vec<u8> {
+    let mut octets = Vec::new();
+    message.into().encode(seid, sequence, &mut octets).unwrap();
+    octets
+}
+
+/// A UPF's session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Held {
+    cp: FSeid,
+    node: NodeId,
+    /// Tunnels by PDR.
+    tunnels: BTreeMap<u16, FTeid>,
+    ue: Option<Ipv4Addr>,
+    /// gNB's TEID; `None`: buffers.
+    gnb: Option<u32>,
+}
+
+#[derive(Debug)]
+struct Upf {
+    own: Ipv4Addr,
+    sessions: BTreeMap<u64, Held>,
+    next: u32,
+    /// Takes no TEIDs that it has not chosen.
+    chooses: bool,
+}
+
+impl Upf {
+    fn new(own: Ipv4Addr, next: u32) -> Upf {
+        Upf { own, sessions: BTreeMap::new(), next, chooses: false }
+    }
+
+    fn teid(&mut self) -> u32 {
+        self.next = self.next.wrapping_mul(0x9e37_79b1).wrapping_add(1);
+        self.next
+    }
+
+    fn answer(&mut self, request: &[u8]) -> Vec<u8> {
+        let (header, message) = Message::decode(request).unwrap();
+        let seid = header.seid.unwrap_or(0);
+        let not_found = Cause::SESSION_NOT_FOUND;
+        let cp = self.sessions.get(&seid).map_or(0, |held| held.cp.seid);
+        match message {
+            Message::SessionEstablishmentRequest(request) => {
+                let refuse = |cause| SessionEstablishmentResponse {
+                    node_id: NodeId::Ipv4(UPF),
+                    cause,
+                    ..Default::default()
+                };
+                let (mut tunnels, mut created, mut chosen) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+                for pdr in &request.create_pdrs {
+                    let tunnel = match pdr.pdi.f_teid {
+                        None => continue,
+                        Some(FTeid::Choose { id, .. }) => {
+                            let teid = self.teid();
+                            let teid = *id.map_or(&teid, |id| chosen.entry(id).or_insert(teid));
+                            FTeid::Assigned { teid, ipv4: Some(self.own), ipv6: None }
+                        }
+                        Some(assigned @ FTeid::Assigned { ipv4, .. }) => {
+                            if self.chooses || ipv4 != Some(self.own) {
+                                let refused = refuse(Cause::RULE_FAILURE);
+                                return encode(refused, request.cp_f_seid.seid, header.sequence);
+                            }
+                            assigned
+                        }
+                    };
+                    tunnels.insert(pdr.pdr_id.0, tunnel);
+                    created.push(CreatedPdr {
+                        pdr_id: pdr.pdr_id,
+                        f_teid: Some(tunnel),
+                        ue_ip_address: None,
+                    });
+                }
+                let ue =
+                    request.create_pdrs.iter().find_map(|pdr| pdr.pdi.ue_ip_address.and_then(|ue| ue.ipv4));
+                let gnb = request
+                    .create_fars
+                    .iter()
+                    .find_map(|far| far.forwarding_parameters.as_ref()?.outer_header_creation.as_ref()?.teid);
+                let own = u64::from(self.teid()) << 20;
+                let held = Held { cp: request.cp_f_seid, node: request.node_id, tunnels, ue, gnb };
+                let answer = SessionEstablishmentResponse {
+                    node_id: NodeId::Ipv4(self.own),
+                    cause: Cause::ACCEPTED,
+                    up_f_seid: Some(FSeid::new(own, self.own.into())),
+                    created_pdrs: created,
+                    ..Default::default()
+                };
+                let to = held.cp.seid;
+                self.sessions.insert(own, held);
+                encode(answer, to, header.sequence)
+            }
+            Message::SessionModificationRequest(request) => {
+                let Some(held) = self.sessions.get_mut(&seid) else {
+                    let answer = SessionModificationResponse { cause: not_found, ..Default::default() };
+                    return encode(answer, 0, header.sequence);
+                };
+                for far in &request.update_fars {
+                    let parameters = far.update_forwarding_parameters.as_ref();
+                    if let Some(header) =
+                        parameters.and_then(|parameters| parameters.outer_header_creation.as_ref())
+                    {
+                        held.gnb = header.teid;
+                    }
+                    if far.apply_action.is_some_and(|action| action.contains(ApplyAction::BUFF)) {
+                        held.gnb = None;
+                    }
+                }
+                encode(
+                    SessionModificationResponse { cause: Cause::ACCEPTED, ..Default::default() },
+                    cp,
+                    header.sequence,
+                )
+            }
+            Message::SessionDeletionRequest(_) => {
+                let cause = if self.sessions.remove(&seid).is_some() { Cause::ACCEPTED } else { not_found };
+                encode(SessionDeletionResponse { cause, ..Default::default() }, cp, header.sequence)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+struct World {
+    now: Instant,
+    upf: Upf,
+    tracker: Tracker,
+    sequence: u32,
+}
+
+fn establishment(number: u32) -> SessionEstablishmentRequest {
+    let ue = Some(Ipv4Addr::new(10, 45, 0, number as u8));
+    let choose = FTeid::Choose { ipv4: true, ipv6: false, id: Some(1) };
+    let pdr = |id: u16, pdi: Pdi| CreatePdr {
+        pdr_id: PdrId(id),
+        precedence: Precedence(255),
+        pdi,
+        far_id: Some(FarId(id.into())),
+        ..Default::default()
+    };
+    let address = |destination| Some(UeIpAddress { ipv4: ue, destination, ..Default::default() });
+    let uplink = Pdi { f_teid: Some(choose), ue_ip_address: address(false), ..Default::default() };
+    let downlink =
+        Pdi { source_interface: SourceInterface::Core, ue_ip_address: address(true), ..Default::default() };
+    let far = |id: u32, action| CreateFar { far_id: FarId(id), apply_action: action, ..Default::default() };
+    SessionEstablishmentRequest {
+        node_id: NodeId::Ipv4(SMF),
+        cp_f_seid: FSeid::new(0x1111_2222_3333_0000 + u64::from(number), SMF.into()),
+        // Two PDRs of one tunnel (CHOOSE ID).
+        create_pdrs: vec![pdr(1, uplink.clone()), pdr(2, downlink), pdr(3, uplink)],
+        create_fars: vec![far(1, ApplyAction::FORW), far(2, ApplyAction::BUFF)],
+        ..Default::default()
+    }
+}
+
+fn to_gnb(teid: u32) -> SessionModificationRequest {
+    let header = OuterHeaderCreation::gtpu(teid, GNB.into());
+    let parameters = UpdateForwardingParameters { outer_header_creation: Some(header), ..Default::default() };
+    let far = UpdateFar {
+        far_id: FarId(2),
+        apply_action: Some(ApplyAction::FORW),
+        update_forwarding_parameters: Some(Box::new(parameters)),
+        ..Default::default()
+    };
+    SessionModificationRequest { update_fars: vec![far], ..Default::default() }
+}
+
+fn buffer() -> SessionModificationRequest {
+    let far = UpdateFar { far_id: FarId(2), apply_action: Some(ApplyAction::BUFF), ..Default::default() };
+    SessionModificationRequest { update_fars: vec![far], ..Default::default() }
+}
+
+impl World {
+    fn new() -> World {
+        let tracker = Tracker::new(UPF.into(), 1_000_000);
+        World { now: net::time::now_std(), upf: Upf::new(UPF, 7), tracker, sequence: 0 }
+    }
+
+    fn ask(&mut self, seid: u64, message: impl Into<Message>) -> (Message, Vec<Effect>) {
+        self.sequence += 1;
+        let request = encode(message, seid, self.sequence);
+        let mut effects = Vec::new();
+        let control = IpAddr::from(SMF);
+        self.tracker.observe(
+            self.now,
+            Datagram { control, by_control: true, octets: &request },
+            &mut effects,
+        );
+        let answer = self.upf.answer(&request);
+        self.tracker.observe(
+            self.now,
+            Datagram { control, by_control: false, octets: &answer },
+            &mut effects,
+        );
+        (Message::decode(&answer).unwrap().1, effects)
+    }
+
+    /// A session with its gNB; the UPF's SEID.
+    fn session(&mut self, number: u32) -> u64 {
+        let (Message::SessionEstablishmentResponse(answer), effects) = self.ask(0, establishment(number))
+        else {
+            panic!()
+        };
+        assert!(matches!(effects[..], [Effect::Began { .. }]), "{effects:?}");
+        let seid = answer.up_f_seid.unwrap().seid;
+        self.ask(seid, to_gnb(0xe000 + number));
+        seid
+    }
+
+    fn copy(&self, to: &mut Upf) -> (Clone<N4>, BTreeMap<u32, Result<Made, Why>>) {
+        let side = N4 { own: AGENT.into(), started: 5, gtpu: CLONE.into() };
+        let mut clone = Clone::new(side, Limits::default(), 99);
+        for number in self.tracker.table().numbers() {
+            let session = self.tracker.session(number).unwrap();
+            clone.make(self.now, number, Script { control: session.control, requests: session.requests });
+        }
+        let ends = drive(&mut clone, to, self.now);
+        (clone, ends)
+    }
+}
+
+fn drive(clone: &mut Clone<N4>, to: &mut Upf, now: Instant) -> BTreeMap<u32, Result<Made, Why>> {
+    let mut ends = BTreeMap::new();
+    while let Some(request) = clone.poll_transmit() {
+        clone.handle_datagram(now, &to.answer(&request));
+        while let Some(event) = clone.poll_event() {
+            match event {
+                Event::Made(number, made) => assert!(ends.insert(number, Ok(made)).is_none()),
+                Event::Refused(number, why) => assert!(ends.insert(number, Err(why)).is_none()),
+                Event::Ended(_) => {}
+                Event::Request { .. } => panic!("{event:?}"),
+            }
+        }
+    }
+    ends
+}
+
+/// SEL-7: with the original's TEIDs at the clone nothing is translated; Node ID, CP F-SEID and F-TEID addresses are the clone's own.
+#[test]
+fn a_copy_has_the_tunnels_of_its_original() {
+    let mut world = World::new();
+    (1..=100).for_each(|number| _ = world.session(number));
+    for number in world.tracker.table().numbers() {
+        assert!(world.tracker.table().octets(number).unwrap().len() <= 64);
+    }
+    let mut to = Upf::new(CLONE, 1);
+    let (_, ends) = world.copy(&mut to);
+    assert_eq!(ends.len(), 100);
+    let by_ue =
+        |upf: &Upf| upf.sessions.values().map(|held| (held.ue, held.clone())).collect::<BTreeMap<_, _>>();
+    let (originals, copies) = (by_ue(&world.upf), by_ue(&to));
+    for (ue, copy) in copies {
+        let original = &originals[&ue];
+        let teids = |held: &Held| {
+            let teid = |tunnel: &FTeid| match tunnel {
+                FTeid::Assigned { teid, .. } => *teid,
+                other => panic!("{other:?}"),
+            };
+            held.tunnels.iter().map(|(pdr, tunnel)| (*pdr, teid(tunnel))).collect::<Vec<_>>()
+        };
+        assert_eq!(teids(&copy), teids(original));
+        assert_eq!(copy.gnb, original.gnb);
+        assert_eq!(copy.cp, FSeid { ipv4: Some(AGENT), ..original.cp });
+        assert_eq!(copy.node, NodeId::Ipv4(AGENT));
+        assert!(copy.gnb.is_some());
+    }
+    for (number, made) in ends {
+        let original = world.tracker.session(number).unwrap();
+        assert_eq!(made.unwrap().bearers[0].uplink, original.bearers[0].uplink);
+    }
+}
+
+/// A UPF that takes no TEIDs of others chooses its own: then packets are translated (SEL-4).
+#[test]
+fn a_upf_that_chooses_is_asked_to() {
+    let mut world = World::new();
+    let seid = world.session(1);
+    let mut to = Upf { chooses: true, ..Upf::new(CLONE, 1) };
+    let (_, ends) = world.copy(&mut to);
+    let made = ends[&0].clone().unwrap();
+    assert_eq!(made.bearers.len(), 1, "two PDRs of one tunnel");
+    assert_ne!(made.bearers[0].uplink, world.tracker.session(0).unwrap().bearers[0].uplink);
+    assert_eq!(to.sessions.len(), 1);
+    assert!(world.upf.sessions.contains_key(&seid));
+}
+
+/// Later changes take the place of earlier ones, also through idle and active, so that a session does not grow.
+#[test]
+fn a_session_does_not_grow_and_copies_follow() {
+    let mut world = World::new();
+    let seid = world.session(1);
+    let mut to = Upf::new(CLONE, 1);
+    let (mut clone, _) = world.copy(&mut to);
+    for round in 0..20 {
+        for message in [buffer(), to_gnb(0xf000 + round)] {
+            let (_, effects) = world.ask(seid, message);
+            let [Effect::Changed { number, request, is_asked: true }] = &effects[..] else {
+                panic!("{effects:?}")
+            };
+            clone.later(world.now, *number, request.clone());
+            drive(&mut clone, &mut to, world.now);
+            let (original, copy) =
+                (world.upf.sessions.values().next().unwrap(), to.sessions.values().next().unwrap());
+            assert_eq!(original.gnb, copy.gnb);
+            let session = world.tracker.session(0).unwrap();
+            assert!(session.requests.len() <= 3, "{}", session.requests.len());
+            assert_eq!(session.idle, original.gnb.is_none());
+        }
+    }
+    assert!(world.tracker.table().octets(0).unwrap().len() <= 64);
+    let (_, effects) = world.ask(seid, SessionDeletionRequest {});
+    assert_eq!(effects, [Effect::Ended(0)]);
+    clone.end(world.now, 0);
+    drive(&mut clone, &mut to, world.now);
+    assert!(to.sessions.is_empty());
+    assert!(world.tracker.table().templates().is_empty());
+}
+
+/// CAP-5: heartbeats of a clone are answered; a report is for the SMF, and its answer goes back.
+#[test]
+fn what_a_clone_asks_reaches_the_smf() {
+    let mut world = World::new();
+    world.session(1);
+    let mut to = Upf::new(CLONE, 1);
+    let (mut clone, _) = world.copy(&mut to);
+    let heartbeat = HeartbeatRequest { recovery_time_stamp: NtpSeconds(9) };
+    clone.handle_datagram(world.now, &encode(heartbeat, 0, 3));
+    let answer = Message::decode(&clone.poll_transmit().unwrap()).unwrap().1;
+    assert_eq!(answer, HeartbeatResponse { recovery_time_stamp: NtpSeconds(5) }.into());
+    let cp = establishment(1).cp_f_seid.seid;
+    let report = encode(SessionReportRequest { report_type: ReportType::DLDR, ..Default::default() }, cp, 4);
+    clone.handle_datagram(world.now, &report);
+    assert_eq!(clone.poll_event(), Some(Event::Request { handle: 0, sequence: 4, octets: report }));
+    let answer = SessionReportResponse { cause: Cause::ACCEPTED, ..Default::default() };
+    clone.answer(0, 4, encode(answer, 1, 0x40_0001));
+    let (header, _) = Message::decode(&clone.poll_transmit().unwrap()).unwrap();
+    assert_eq!((header.seid, header.sequence), (to.sessions.keys().next().copied(), 4));
+}
+
+/// Hostile: cut off, damaged and repeated messages do no harm.
+#[test]
+fn hostile_messages_do_no_harm() {
+    let mut world = World::new();
+    let control = IpAddr::from(SMF);
+    let request = encode(establishment(1), 0, 5);
+    let answer = world.upf.answer(&request);
+    let mut effects = Vec::new();
+    for octets in [&request, &answer] {
+        for at in 0..octets.len() {
+            let mut damaged = octets.clone();
+            damaged[at] ^= 0xff;
+            for by_control in [true, false] {
+                world.tracker.observe(
+                    world.now,
+                    Datagram { control, by_control, octets: &damaged },
+                    &mut effects,
+                );
+                world.tracker.observe(
+                    world.now,
+                    Datagram { control, by_control, octets: &octets[..at] },
+                    &mut effects,
+                );
+            }
+            world.tracker.observe(
+                world.now,
+                Datagram { control, by_control: true, octets: &request },
+                &mut effects,
+            );
+        }
+    }
+    let (_, made) = world.copy(&mut Upf::new(CLONE, 1));
+    assert!(made.len() <= world.tracker.table().len());
+}
