@@ -16,8 +16,10 @@ mod epc_go_gtp;
 mod epc_s5_go_gtp;
 mod epc_sites;
 mod f1u;
+mod flow;
 mod idle;
 mod mec_controller;
+mod mec_move;
 mod mec_order;
 mod mec_switch;
 #[path = "../../epc/tests/common/mme.rs"]

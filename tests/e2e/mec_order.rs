@@ -1,10 +1,10 @@
 //! Moves in order: a user between two real anchors on the edge's own switches, with numbered packets both ways. The way by the first
 //! anchor is the slower one, so that packets of the other way overtake unless they wait.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
 use lab::edge::{self, Session};
@@ -12,17 +12,16 @@ use lab::{Lab, SimulatorOptions};
 use net::link::Links;
 use net::netns::NetNs;
 use net::time::{self, Duration};
-use net::udp;
 use pktio::af_xdp::{AfXdpPort, Interface, Memory, Options};
 use pktio::bpf::filter::Select;
 use pktio::frame::NO_PEER;
 use pktio::{Port as _, Vector};
 use serde_json::{Value, json};
 
+use crate::flow::{Flow, Found, bind, until};
+
 /// How much longer the way by the first anchor takes.
 const SLOWER: Duration = Duration::from_millis(10);
-/// Packets in a millisecond each way.
-const RATE: u64 = 2;
 /// Moves there and back.
 const MOVES: usize = 24;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -89,94 +88,6 @@ fn relay(ends: &AtomicBool) {
             assert_eq!(ports[at].transmit(&mut out, &all).packets, all.len());
         }
         time::sleep_thread(Duration::from_micros(100));
-    }
-}
-
-/// Numbered packets from one socket to another.
-struct Flow {
-    sent: Arc<AtomicU64>,
-    received: Arc<Mutex<Vec<u64>>>,
-    ends: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-/// What has become of a part of a flow.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Found {
-    sent: u64,
-    lost: usize,
-    doubled: usize,
-    reordered: usize,
-}
-
-impl Drop for Flow {
-    fn drop(&mut self) {
-        self.ends.store(true, Relaxed);
-        self.threads.drain(..).for_each(|thread| drop(thread.join()));
-    }
-}
-
-impl Flow {
-    fn start(from: &UdpSocket, to: &UdpSocket, address: SocketAddr) -> Flow {
-        let (sent, received, ends) =
-            (Arc::<AtomicU64>::default(), Arc::<Mutex<Vec<u64>>>::default(), Arc::<AtomicBool>::default());
-        let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-        to.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-        let (count, over) = (Arc::clone(&sent), Arc::clone(&ends));
-        let sender = std::thread::spawn(move || {
-            let began = time::now();
-            while !over.load(Relaxed) {
-                let due = (time::now() - began).as_millis() as u64 * RATE;
-                while count.load(Relaxed) < due {
-                    let number = count.load(Relaxed);
-                    from.send_to(&number.to_be_bytes(), address).unwrap();
-                    count.store(number + 1, Relaxed);
-                }
-                time::sleep_thread(Duration::from_micros(300));
-            }
-        });
-        let (list, over) = (Arc::clone(&received), Arc::clone(&ends));
-        let receiver = std::thread::spawn(move || {
-            let mut buffer = [0; 64];
-            while !over.load(Relaxed) {
-                let Ok(length) = to.recv(&mut buffer) else { continue };
-                let number = u64::from_be_bytes(buffer[..length].try_into().unwrap());
-                list.lock().unwrap().push(number);
-            }
-        });
-        Flow { sent, received, ends, threads: vec![sender, receiver] }
-    }
-
-    /// What has become of the packets from a number on.
-    async fn since(&self, first: u64) -> Found {
-        let end = self.sent.load(Relaxed);
-        time::sleep(Duration::from_millis(500)).await;
-        let received = self.received.lock().unwrap();
-        let numbers = received.iter().copied().filter(|number| (first..end).contains(number));
-        let (mut found, mut seen, mut highest) =
-            (Found { sent: end - first, ..Found::default() }, BTreeSet::new(), 0);
-        for number in numbers {
-            found.doubled += usize::from(!seen.insert(number));
-            found.reordered += usize::from(number < highest);
-            highest = highest.max(number);
-        }
-        found.lost = (end - first) as usize - seen.len();
-        found
-    }
-
-    fn next(&self) -> u64 {
-        self.sent.load(Relaxed)
-    }
-}
-
-async fn until<T>(what: &str, mut is_so: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = time::now() + PATIENCE;
-    loop {
-        if let Some(found) = is_so().await {
-            return found;
-        }
-        assert!(time::now() < deadline, "{what} does not become so");
-        time::sleep(Duration::from_millis(50)).await;
     }
 }
 
@@ -249,14 +160,6 @@ async fn a_user_moves_in_order() {
     let session = Session::of(&sessions[0]).unwrap();
     clones.copy(&session).await.unwrap();
 
-    let bind = |space: &NetNs, address: Ipv4Addr, port: u16| -> UdpSocket {
-        // Threads of a busy machine wait.
-        let options = udp::Options { receive_buffer: Some(8 << 20), ..udp::Options::default() };
-        let socket: UdpSocket =
-            space.enter(|| udp::bind_std((address, port).into(), options).unwrap()).unwrap();
-        socket.set_nonblocking(false).unwrap();
-        socket
-    };
     let user = bind(&namespaces[&session.ue], session.ue, UE_PORT);
     let server = bind(lab.dn(), lab::DN, DN_PORT);
     let up = Flow::start(&user, &server, (lab::DN, DN_PORT).into());
@@ -286,17 +189,7 @@ async fn a_user_moves_in_order() {
     let switches = [lab.switch_status("n3").await.unwrap(), lab.switch_status("n6").await.unwrap()];
     for status in &switches {
         eprintln!("{} {} {}", status["hold"], status["drops"], status["events"]);
-        std::fs::write(
-            format!("/tmp/h-status-{}.json", status["description"].as_str().unwrap().replace(' ', "-")),
-            status.to_string(),
-        )
-        .unwrap();
     }
-    eprintln!("lost up: {:?}", {
-        let r: BTreeSet<u64> = up.received.lock().unwrap().iter().copied().collect();
-        (first[0]..up.next() - 1000).filter(|n| !r.contains(n)).collect::<Vec<_>>()
-    });
-    eprintln!("events {}", lab.controller("GET", "/v1/events", None).await.unwrap());
     for answer in &answers {
         assert_eq!(
             (&answer["order"]["kept"], &answer["order"]["moves"]),

@@ -31,6 +31,8 @@ use crate::network::{self, DN, QUEUE};
 
 /// The edge anchor's address towards the gNBs (N3).
 pub const EDGE_N3: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 3);
+/// The MME's address, with [`crate::Options::epc`]. The agent at the edge has it as well, so that the anchor there reaches it.
+pub const MME: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 4);
 /// The edge anchor's address towards the data network (N6).
 pub const EDGE_N6: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 3);
 /// Interfaces of the switch on N3, by what is behind them.
@@ -44,7 +46,17 @@ const CP_N4: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
 /// Name of its process and its configuration.
 pub(crate) const PROCESS: &str = "edge-upf";
 /// Processes in the namespace of the switches.
-pub(crate) const SWITCHES: [&str; 3] = ["controller", "switch-n3", "switch-n6"];
+pub(crate) const SWITCHES: [&str; 4] = ["controller", "switch-n3", "switch-n6", "orchestrator"];
+/// The link between controller and edge host, and its ends.
+const MANAGEMENT: &str = "mgmt";
+const AT_SWITCHES: Ipv4Addr = Ipv4Addr::new(10, 203, 0, 1);
+const AT_SITE: Ipv4Addr = Ipv4Addr::new(10, 203, 0, 2);
+/// Where the agent listens.
+const AGENT_PORT: u16 = 8806;
+/// The orchestrator's API, in the namespace of the switches.
+pub const MOVES: &str = "127.0.0.1:8182";
+/// UE addresses that the edge anchor gives.
+const EDGE_POOL: &str = "10.46.0.0/17";
 /// Time limit for an answer on N4.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Requests that wait for the task of [`Clones`].
@@ -84,6 +96,19 @@ pub(crate) async fn build(core: &NetNs, ran: &NetNs, dn: &NetNs) -> anyhow::Resu
             host.enter(|| Device::find(name)?.send_whole_frames())?.context("switch off offloads")?;
         }
     }
+    edge.switch.enter(net::netns::loopback_up)?.context("bring up the loopback interface")?;
+    at_switch.add_veth(MANAGEMENT, MANAGEMENT, &edge.site).await?;
+    let at_site = Links::in_ns(&edge.site)?;
+    for (links, address) in [(&at_switch, AT_SWITCHES), (&at_site, AT_SITE)] {
+        links.up(MANAGEMENT).await?;
+        let cidr = Cidr::new(address.into(), 24).context("a prefix of IPv4")?;
+        links.add_address(MANAGEMENT, cidr).await?;
+    }
+    // The MME is a host of its own towards S-GWs. At the edge its address is the agent's.
+    let on_link = Cidr::new(MME.into(), 24).context("a prefix of IPv4")?;
+    Links::in_ns(ran)?.add_address(network::N2, on_link).await?;
+    let own = Cidr::new(MME.into(), 32).context("a prefix of IPv4")?;
+    at_site.add_address("lo", own).await?;
     Ok(edge)
 }
 
@@ -92,6 +117,16 @@ pub(crate) fn configuration(core: &Value, folder: &Path) -> Value {
     let mut made = core.clone();
     made["run_dir"] = json!(folder.join("run-edge"));
     made["upf"]["gtpu"] = json!(format!("{EDGE_N3}:2152"));
+    if made.get("spgw").is_some() {
+        made["spgw"]["gtpc"] = json!(format!("{EDGE_N3}:2123"));
+        for section in ["spgw", "upf"] {
+            let names = if section == "spgw" { "apn" } else { "dnn" };
+            made[section][names][0]["ue_pool"]["ipv4"] = json!(EDGE_POOL);
+        }
+        made["mec"] = json!({"agent": {
+            "listen": format!("{AT_SITE}:{AGENT_PORT}"), "control": MME, "clone": EDGE_N3, "gtpu": EDGE_N3,
+        }});
+    }
     made
 }
 
@@ -117,8 +152,31 @@ pub(crate) struct Part {
     pub configuration: Value,
 }
 
+/// The orchestrator, which starts the anchor of 4G at the edge with its agent.
+pub(crate) fn orchestrator(site: &NetNs, folder: &Path, log: &str) -> Part {
+    // Its processes are children of another one than this.
+    let fd = site.path().file_name().map(|name| name.to_owned()).unwrap_or_default();
+    let namespace = Path::new("/proc").join(std::process::id().to_string()).join("fd").join(fd);
+    let host = json!({
+        "name": "edge-host", "anchor": EDGE, "agent": format!("{AT_SITE}:{AGENT_PORT}"),
+        "driver": {"namespace": namespace},
+        "configuration": folder.join("edge.yaml"), "nfs": ["upf", "spgw"],
+    });
+    let orchestrator = json!({
+        "rest": MOVES, "controller": format!("http://{REST}"), "state": folder.join("moves"), "hosts": [host],
+    });
+    let configuration = json!({"run_dir": folder.join("run-orchestrator"), "log": log, "mec": {"orchestrator": orchestrator}});
+    Part { name: "orchestrator", arguments: ["mec", "orchestrator", "run"], configuration }
+}
+
 /// The controller and the switches, which know one another by these.
-pub(crate) fn parts(core: &NetNs, site: &NetNs, folder: &Path, log: &str) -> anyhow::Result<[Part; 3]> {
+pub(crate) fn parts(
+    core: &NetNs,
+    site: &NetNs,
+    folder: &Path,
+    log: &str,
+    epc: bool,
+) -> anyhow::Result<[Part; 3]> {
     let mac = |namespace: &NetNs| -> anyhow::Result<String> {
         let device = namespace.enter(|| Device::find(network::N6))?.context("find the device of N6")?;
         Ok(device.mac.map(|octet| format!("{octet:02x}")).join(":"))
@@ -129,7 +187,11 @@ pub(crate) fn parts(core: &NetNs, site: &NetNs, folder: &Path, log: &str) -> any
     let known = |(name, number, _): &(&str, u64, [&str; 3])| {
         // Addresses of the links that nobody has: the controller asks from them.
         let (place, probe) = if *name == "n3" { ("access", "10.200.0.250") } else { ("sgi", "10.201.0.250") };
-        json!({"name": name, "datapath_id": number, "place": place, "probe": probe})
+        json!({
+            "name": name, "datapath_id": number, "place": place, "probe": probe,
+            // S11 passes here.
+            "capture": epc && *name == "n3",
+        })
     };
     let controller = json!({
         "openflow": OPENFLOW,
@@ -142,7 +204,10 @@ pub(crate) fn parts(core: &NetNs, site: &NetNs, folder: &Path, log: &str) -> any
         ],
         // The data network's host: both anchors have a route there.
         "diverting": {"order": {"token": DN, "token_ipv6": network::DN_IPV6}},
-        "base_stations": [{"name": GNB, "address": network::RAN_N2, "switch": "n3", "access": "5g"}],
+        "replication": {"records": format!("sqlite:{}", folder.join("sessions.db").display())},
+        "base_stations": [{
+            "name": GNB, "address": network::RAN_N2, "switch": "n3", "access": if epc { "4g" } else { "5g" },
+        }],
     });
     let switch = |(name, number, ports): (&str, u64, [&str; 3])| {
         let ports = (1..).zip(ports).map(|(number, port)| json!({"number": number, "interface": port}));

@@ -301,7 +301,30 @@ impl Lab {
     /// # Errors
     /// There is no controller, or it refused; with what it said.
     pub async fn controller(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
-        let url = format!("http://{}{path}", edge::REST);
+        self.at_switches(edge::REST, method, path, body).await
+    }
+
+    /// Asks the orchestrator of the edge site by its API, with curl.
+    ///
+    /// # Errors
+    /// It does not run, or refused the request.
+    pub async fn orchestrator(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> anyhow::Result<Value> {
+        self.at_switches(edge::MOVES, method, path, body).await
+    }
+
+    async fn at_switches(
+        &self,
+        server: &str,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> anyhow::Result<Value> {
+        let url = format!("http://{server}{path}");
         let mut curl = Command::new("curl").args(["-sS", "--noproxy", "*", "--fail-with-body", "-X", method]);
         if let Some(body) = body {
             curl = curl.args(["-H", "Content-Type: application/json", "-d"]).arg(body.to_string());
@@ -320,6 +343,42 @@ impl Lab {
         nf::oam::call(&nf::oam::socket_path(&self.folder.path().join("run"), nf), method, route, None).await
     }
 
+    fn start_part(
+        &mut self,
+        name: &'static str,
+        arguments: [&'static str; 3],
+        configuration: &Value,
+    ) -> anyhow::Result<()> {
+        let file = self.folder.path().join(format!("{name}.yaml"));
+        std::fs::write(&file, configuration.to_string()).context("write a part's configuration")?;
+        self.start_process(name, Command::new(&self.godwit).args(arguments).arg("-c").arg(file))
+    }
+
+    /// Starts controller, switches and orchestrator of an edge of 4G. The orchestrator starts the anchor at the edge, when somebody is to
+    /// be moved there. Before that the eNBs do not reach the core.
+    ///
+    /// # Errors
+    /// There is no edge site, or a part does not start.
+    pub fn start_moves(&mut self) -> anyhow::Result<()> {
+        let site = self.edge.as_ref().context("the lab has no edge site")?.site.clone();
+        let parts = edge::parts(&self.core, &site, self.folder.path(), &self.log_filter, self.epc)?;
+        let orchestrator = edge::orchestrator(&site, self.folder.path(), &self.log_filter);
+        for edge::Part { name, arguments, configuration } in parts.into_iter().chain([orchestrator]) {
+            self.start_part(name, arguments, &configuration)?;
+        }
+        Ok(())
+    }
+
+    /// Starts a part of the edge again that has ended.
+    ///
+    /// # Errors
+    /// The process could not be started.
+    pub fn restart_part(&mut self, name: &'static str) -> anyhow::Result<()> {
+        let kind = name.split('-').next().unwrap_or(name);
+        let file = self.folder.path().join(format!("{name}.yaml"));
+        self.start_process(name, Command::new(&self.godwit).args(["mec", kind, "run", "-c"]).arg(file))
+    }
+
     /// Starts controller, switches and the anchor at the edge, and returns the CP function that copies sessions to it. Before that
     /// the gNBs do not reach the core.
     ///
@@ -328,11 +387,9 @@ impl Lab {
     pub async fn start_edge(&mut self) -> anyhow::Result<edge::Clones> {
         let site = self.edge.as_ref().context("the lab has no edge site")?.site.clone();
         for edge::Part { name, arguments, configuration } in
-            edge::parts(&self.core, &site, self.folder.path(), &self.log_filter)?
+            edge::parts(&self.core, &site, self.folder.path(), &self.log_filter, self.epc)?
         {
-            let file = self.folder.path().join(format!("{name}.yaml"));
-            std::fs::write(&file, configuration.to_string()).context("write a part's configuration")?;
-            self.start_process(name, Command::new(&self.godwit).args(arguments).arg("-c").arg(file))?;
+            self.start_part(name, arguments, &configuration)?;
         }
         let configuration = self.folder.path().join("edge.yaml");
         let command = Command::new(&self.godwit).args(["run", "--nf", "upf", "-c"]).arg(configuration);

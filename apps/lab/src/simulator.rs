@@ -27,6 +27,8 @@ pub struct SimulatorOptions {
     pub session_type: String,
     /// 4G: S-GWs, each with the address of its eNB, instead of the lab's gateway and an eNB.
     pub sgws: Vec<(SocketAddr, IpAddr)>,
+    /// 4G: the MME's address, instead of the eNB's.
+    pub mme: Option<IpAddr>,
     /// Further arguments of `godwit ran`.
     pub arguments: Vec<String>,
 }
@@ -50,6 +52,7 @@ impl Default for SimulatorOptions {
             tun: true,
             session_type: "IPV4V6".to_owned(),
             sgws: Vec::new(),
+            mme: None,
             arguments: Vec::new(),
         }
     }
@@ -126,7 +129,8 @@ impl Simulator {
                         (gateways.join(","), enbs.join(","))
                     }
                 };
-                command.args(["--4g", "--mme", &address, "--enb", &enbs, "--gateway", &gateways])
+                let mme = options.mme.map_or_else(|| address.clone(), |mme| mme.to_string());
+                command.args(["--4g", "--mme", &mme, "--enb", &enbs, "--gateway", &gateways])
             }
         };
         command = command.args(["--ues", &options.ues.to_string(), "--session", &options.session_type]);

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use net::time::{self, Duration};
-use openflow::{Action, Instructions, Match, Oxm, PortNo};
+use openflow::{Action, Instructions, Match, Oxm, PortNo, TableId};
 use serde::Serialize;
 use telemetry::counters::Counter;
 
@@ -32,6 +32,8 @@ const PORTS: [(u16, &str); 2] = [(2123, "gtp-c"), (8805, "pfcp")];
 const AFTER_STOP: Duration = Duration::from_millis(500);
 const HIGH: u16 = 300;
 const PASS: u16 = 10;
+/// The table of the forwarding application.
+const FORWARDING: TableId = TableId(2);
 
 /// A message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -172,10 +174,9 @@ pub(crate) async fn run(config: Arc<Config>, store: Arc<Store>, replication: Rep
                 Event::Packet { datapath_id, packet } => {
                     let Some(view) = handle.fabric().switch(datapath_id) else { continue };
                     let Some(in_port) = packet.matching.in_port() else { continue };
-                    if let Some(message) = read(in_port, &packet.data)
-                        && let Some(external) = external(&config, &view)
-                    {
-                        replication.captured(&message, datapath_id, external, &packet.data);
+                    if let Some(message) = read(&config, &view, in_port, &packet.data) {
+                        let way = if message.by_control { Some(in_port) } else { None };
+                        replication.captured(&message, datapath_id, way, &packet.data);
                         store.file(message);
                     }
                     if mode == CaptureMode::ViaController {
@@ -210,9 +211,18 @@ fn external(config: &Config, view: &SwitchView) -> Option<PortNo> {
     view.port(settings.external.as_deref()?).map(|port| port.port_no)
 }
 
+/// Whether the switch is one at the access by which control messages pass.
+fn is_passed(config: &Config, view: &SwitchView) -> bool {
+    config.switch_of(view.datapath_id).is_some_and(|settings| settings.capture)
+}
+
 async fn sync(config: &Config, handle: &Handle, view: &SwitchView, mode: CaptureMode) {
-    let Some(external) = external(config, view) else { return };
-    let rules = rules(external, mode).unwrap_or_default();
+    let rules = match external(config, view) {
+        Some(external) => rules(external, mode),
+        None if is_passed(config, view) => passing_rules(),
+        None => return,
+    };
+    let rules = rules.unwrap_or_default();
     // A refusal is in the log; the next audit tries again.
     let _ = handle.sync(view.datapath_id, rules).await;
 }
@@ -241,8 +251,24 @@ fn rules(external: PortNo, mode: CaptureMode) -> Result<Vec<Rule>, openflow::Cod
     Ok(rules)
 }
 
+/// At the access: control messages are copied, and go on as all that is in no tunnel.
+fn passing_rules() -> Result<Vec<Rule>, openflow::Code> {
+    let mut rules = Vec::new();
+    for (port, _) in PORTS {
+        for ethertype in [0x0800, 0x86dd] {
+            for field in [Oxm::udp_dst(port), Oxm::udp_src(port)] {
+                let fields = [Oxm::eth_type(ethertype), Oxm::ip_proto(17), field];
+                let copy = Instructions::apply([Action::output(PortNo::CONTROLLER)]);
+                let instructions = Instructions { goto_table: Some(FORWARDING), ..copy };
+                rules.push(Rule::new(Kind::Copy, 0, HIGH, Match::new(fields)?, instructions));
+            }
+        }
+    }
+    Ok(rules)
+}
+
 /// A frame's message; `None` if there is none.
-fn read(in_port: PortNo, data: &[u8]) -> Option<Captured> {
+fn read(config: &Config, view: &SwitchView, in_port: PortNo, data: &[u8]) -> Option<Captured> {
     let Some((source, destination, udp)) = frame::datagram(data) else {
         ODD.inc();
         return None;
@@ -254,7 +280,10 @@ fn read(in_port: PortNo, data: &[u8]) -> Option<Captured> {
         return None;
     };
     let since_1970 = time::wall_clock().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let by_control = in_port == PortNo::LOCAL;
+    let by_control = match is_passed(config, view) {
+        true => config.anchors.iter().any(|anchor| anchor.control.unwrap_or(anchor.address) == to.0),
+        false => in_port == PortNo::LOCAL,
+    };
     Some(Captured {
         number: 0,
         time_us: since_1970.as_micros() as u64,

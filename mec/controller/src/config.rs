@@ -96,6 +96,9 @@ pub struct Switch {
     /// Before the MME or SMF: the port that is not LOCAL.
     #[serde(default)]
     pub external: Option<String>,
+    /// At the access: control messages pass here, and are copied. For sites without a switch before the MME or SMF.
+    #[serde(default)]
+    pub capture: bool,
 }
 
 fn gtp() -> String {
@@ -399,6 +402,12 @@ impl Config {
         }
         if switch.place == Place::Control && switch.external.is_none() {
             return bad(path("external"), "is missing: the name of the port that is not LOCAL");
+        }
+        if switch.capture && switch.place != Place::Access {
+            return bad(
+                path("capture"),
+                "is for switches at the access: one before the MME or SMF always does it",
+            );
         }
         let mut addresses = BTreeSet::new();
         for (name, address) in &switch.local {

@@ -30,7 +30,8 @@ const MAX_WAYS: usize = 1024;
 #[derive(Debug, Clone, Copy)]
 struct Way {
     datapath_id: u64,
-    external: PortNo,
+    /// Towards the control plane; not known before it has sent something.
+    port: Option<PortNo>,
     anchor: MacAddr,
     control: MacAddr,
 }
@@ -126,15 +127,16 @@ impl Replication {
         Ok(Replication { config, replicator, ways })
     }
 
-    /// Takes a captured message, and by which way it came.
-    pub(crate) fn captured(&self, message: &Captured, datapath_id: u64, external: PortNo, frame: &[u8]) {
+    /// Takes a captured message, its frame, and the port by which it came from the control plane, if it did.
+    pub(crate) fn captured(&self, message: &Captured, datapath_id: u64, port: Option<PortNo>, frame: &[u8]) {
         let (anchor, control) =
             if message.by_control { (message.to.0, message.from.0) } else { (message.from.0, message.to.0) };
         if let Ok(frame) = packet::ethernet::Frame::new(frame) {
             let (from, to) = (MacAddr(frame.source()), MacAddr(frame.destination()));
             let (at_anchor, at_control) = if message.by_control { (to, from) } else { (from, to) };
-            let way = Way { datapath_id, external, anchor: at_anchor, control: at_control };
             let mut ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = ways.get(&(anchor, control)).and_then(|way| way.port);
+            let way = Way { datapath_id, port: port.or(before), anchor: at_anchor, control: at_control };
             // Anybody can write any source on a packet.
             if ways.len() < MAX_WAYS || ways.contains_key(&(anchor, control)) {
                 ways.insert((anchor, control), way);
@@ -194,16 +196,24 @@ impl Replication {
         let station = listed.base_station?;
         let base_station = self.config.base_stations.iter().find(|known| known.address == station)?;
         let other = |one: u32, two: Option<u32>| two.filter(|two| *two != one);
+        // A clone creates bearers in an order of its own; tunnels of PFCP have no other name than their place.
+        let at_clone = |id: u8, at: usize| {
+            let named = made.bearers.iter().find(|bearer| bearer.id == id);
+            named.or(made.bearers.get(at)).map(|bearer| bearer.uplink)
+        };
+        if listed.tunnels.iter().enumerate().any(|(at, tunnel)| at_clone(tunnel.id, at).is_none()) {
+            return None;
+        }
         let tunnels = listed.tunnels.iter().enumerate().map(|(at, tunnel)| Tunnel {
             uplink: tunnel.uplink,
             downlink: tunnel.downlink,
-            target_uplink: other(tunnel.uplink, made.bearers.get(at).map(|bearer| bearer.uplink)),
+            target_uplink: other(tunnel.uplink, at_clone(tunnel.id, at)),
             ..Tunnel::default()
         });
         let ue = *listed.addresses.first()?;
-        let mut at_clone = made.bearers.iter().flat_map(replication::record::addresses_of);
+        let mut addresses = made.bearers.iter().flat_map(replication::record::addresses_of);
         let target_address =
-            at_clone.find(|address| address.is_ipv4() == ue.is_ipv4()).filter(|address| *address != ue);
+            addresses.find(|address| address.is_ipv4() == ue.is_ipv4()).filter(|address| *address != ue);
         Some(Diversion {
             ue: Some(ue),
             tunnels: tunnels.collect(),
@@ -243,8 +253,8 @@ fn send(ways: &Ways, handle: &Handle, request: &AsOriginal) {
         let to = Station { mac: way.control, ip: request.to.ip() };
         let frame =
             frame::build_datagram((from, request.from.port()), (to, request.to.port()), &request.octets)?;
-        let out = vec![Action::output(PortNo::LOCAL)];
-        handle.packet_out(way.datapath_id, way.external, out, frame).ok()
+        let out = vec![Action::output(way.port?)];
+        handle.packet_out(way.datapath_id, PortNo::CONTROLLER, out, frame).ok()
     });
     if sent.is_none() {
         // The clone asks again.

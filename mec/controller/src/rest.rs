@@ -457,7 +457,9 @@ fn not_replicated(refusal: &replication::replicator::Refusal) -> Response {
     use replication::replicator::Refusal;
     let (status, title) = match refusal {
         Refusal::Unknown(_) => (404, "unknown name"),
-        Refusal::NoSessions(_) | Refusal::OtherAgent { .. } | Refusal::NoRaw => (409, "not yet"),
+        Refusal::NoSessions(_) | Refusal::OtherAgent { .. } | Refusal::AgentInUse { .. } | Refusal::NoRaw => {
+            (409, "not yet")
+        }
         Refusal::NoAgent { .. } => (502, "no agent"),
     };
     Response::problem(status, title, refusal)

@@ -237,6 +237,10 @@ impl Agent {
                 )));
             }
             self.open(n4, started, resume).await?;
+            if let Some((side, _)) = self.side.as_mut().filter(|_| !resume) {
+                // A replicator that begins knows nothing of those whom an earlier one has had made.
+                of_side!(side, clone => clone.end_all(now));
+            }
             self.say(&Frame::Ready);
             return Ok(());
         }
@@ -260,7 +264,7 @@ impl Agent {
                 }
             }
             Frame::Adopt { handle, control, made } => {
-                of_side!(side, clone => clone.adopt(handle, control, made))
+                of_side!(side, clone => clone.adopt(now, handle, control, made))
             }
             Frame::Replay { handle, control, octets } => {
                 of_side!(side, clone => clone.replay(now, handle, control, octets));

@@ -159,6 +159,10 @@ pub struct User<T> {
     /// Until when the anchor is waited for.
     patience: Option<Instant>,
     made: bool,
+    /// Tunnels that [`Event::Made`] has told.
+    told: Vec<Bearer>,
+    /// Earlier values of `control`.
+    controls: Vec<u64>,
     ending: bool,
     /// To be made when it has ended.
     again: Option<Script>,
@@ -182,6 +186,8 @@ pub trait Side {
     fn answered(&self, user: &mut User<Self::State>, request: &[u8], answer: &[u8]) -> Answered;
     /// The answer to a request of the anchor, if it is known.
     fn asked(&self, user: &mut User<Self::State>, request: &[u8]) -> Option<Vec<u8>>;
+    /// By what the anchor is to address the control plane from this request on, if it says so.
+    fn new_control(request: &[u8]) -> Option<u64>;
     /// Whether all is there that the script is to lead to.
     fn is_complete(user: &User<Self::State>) -> bool;
     /// A request that ends the session.
@@ -227,7 +233,10 @@ pub struct Clone<S: Side> {
     waiting: VecDeque<Handle>,
     /// Messages of naïve replication, with their users.
     naive: VecDeque<(Handle, Vec<u8>)>,
-    answered: HashMap<u32, Vec<u8>>,
+    /// Answers to requests of the anchor, behind the requests.
+    answered: HashMap<u32, (Vec<u8>, Vec<u8>)>,
+    /// Requests of the anchor that the control plane is asked.
+    passed: HashMap<u32, Vec<u8>>,
     answered_order: VecDeque<u32>,
     transmits: VecDeque<Vec<u8>>,
     events: VecDeque<Event>,
@@ -248,6 +257,7 @@ impl<S: Side> Clone<S> {
             waiting: VecDeque::new(),
             naive: VecDeque::new(),
             answered: HashMap::default(),
+            passed: HashMap::default(),
             answered_order: VecDeque::new(),
             transmits: VecDeque::new(),
             events: VecDeque::new(),
@@ -257,8 +267,15 @@ impl<S: Side> Clone<S> {
     /// Makes a session. One that is there is made already, and told again.
     pub fn make(&mut self, now: Instant, handle: Handle, script: Script) {
         if let Some(user) = self.users.get_mut(&handle) {
-            if user.ending {
+            let is_other = user.control != script.control;
+            if user.ending || is_other {
+                // Another user had this handle: that one ends first.
                 user.again = Some(script);
+                if is_other && !user.ending {
+                    user.script.clear();
+                    user.ending = true;
+                    self.step(now, handle);
+                }
             } else if user.made {
                 self.events.push_back(Event::Made(handle, user.refs()));
             }
@@ -279,10 +296,19 @@ impl<S: Side> Clone<S> {
     }
 
     /// A session is there already: another agent has made it.
-    pub fn adopt(&mut self, handle: Handle, control: u64, made: Made) {
+    pub fn adopt(&mut self, now: Instant, handle: Handle, control: u64, made: Made) {
+        if let Some(user) = self.users.get_mut(&handle) {
+            // What is known here is as new, or newer.
+            if user.control == control && user.made && !user.ending {
+                return self.events.push_back(Event::Made(handle, user.refs()));
+            }
+            self.events.push_back(Event::Refused(handle, Why::Taken));
+            return self.end(now, handle);
+        }
         let Made { anchor, bearers } = made;
         self.by_control.insert(control, handle);
-        self.users.insert(handle, User { control, anchor, bearers, made: true, ..User::default() });
+        let told = bearers.clone();
+        self.users.insert(handle, User { control, anchor, bearers, told, made: true, ..User::default() });
     }
 
     /// Replays messages as they are, one after another. A user is made when its last one is answered.
@@ -296,6 +322,15 @@ impl<S: Side> Clone<S> {
     /// Has the anchor do what the control plane has asked of the first one since (CAP-6, SEL-8).
     pub fn later(&mut self, now: Instant, handle: Handle, octets: Vec<u8>) {
         let Some(user) = self.users.get_mut(&handle).filter(|user| !user.ending) else { return };
+        if let Some(control) = S::new_control(&octets).filter(|control| *control != user.control) {
+            // Requests of the anchor come to the new one; those on their way still to the old one.
+            user.controls.push(std::mem::replace(&mut user.control, control));
+            self.by_control.insert(control, handle);
+        }
+        if self.naive.iter().any(|(of, _)| *of == handle) {
+            self.naive.push_back((handle, octets));
+            return self.fill(now);
+        }
         user.script.push_back(octets);
         if user.made {
             self.step(now, handle);
@@ -313,16 +348,20 @@ impl<S: Side> Clone<S> {
         self.step(now, handle);
     }
 
+    /// Ends all sessions.
+    pub fn end_all(&mut self, now: Instant) {
+        for handle in self.users.keys().copied().collect::<Vec<_>>() {
+            self.end(now, handle);
+        }
+    }
+
     /// The control plane's answer to a request of the anchor.
     pub fn answer(&mut self, handle: Handle, sequence: u32, mut octets: Vec<u8>) {
         let Some(user) = self.users.get(&handle) else { return };
         S::patch(&mut octets, user.anchor, sequence);
-        self.transmit_answer(sequence, octets);
-    }
-
-    /// Users that are here or under way.
-    pub fn handles(&self) -> impl Iterator<Item = Handle> {
-        self.users.keys().copied()
+        if let Some(request) = self.passed.remove(&sequence) {
+            self.transmit_answer(sequence, request, octets);
+        }
     }
 
     /// The next datagram to the anchor.
@@ -475,8 +514,10 @@ impl<S: Side> Clone<S> {
             self.patience.remove(&(until, handle));
         }
         let is_replayed = self.naive.iter().any(|(of, _)| *of == handle);
-        if !user.made && !is_replayed {
+        // Told again when a later request has given it another tunnel.
+        if (!user.made || user.told != user.bearers) && !is_replayed {
             user.made = true;
+            user.told = user.bearers.clone();
             self.events.push_back(Event::Made(handle, user.refs()));
         }
     }
@@ -524,8 +565,13 @@ impl<S: Side> Clone<S> {
 
     fn forget(&mut self, handle: Handle) {
         if let Some(user) = self.users.remove(&handle) {
-            if self.by_control.get(&user.control) == Some(&handle) {
-                self.by_control.remove(&user.control);
+            for control in user.controls.iter().chain([&user.control]) {
+                if self.by_control.get(control) == Some(&handle) {
+                    self.by_control.remove(control);
+                }
+            }
+            if let Some(until) = user.patience {
+                self.patience.remove(&(until, handle));
             }
             match user.again {
                 Some(script) => self.begin(handle, script),
@@ -538,7 +584,9 @@ impl<S: Side> Clone<S> {
         if let Some(answer) = self.side.node(head, octets) {
             return self.transmits.push_back(answer);
         }
-        if let Some(answer) = self.answered.get(&head.sequence) {
+        // An anchor that has restarted counts anew.
+        if let Some((_, answer)) = self.answered.get(&head.sequence).filter(|(request, _)| request == octets)
+        {
             return self.transmits.push_back(answer.clone());
         }
         let handle = head.to.and_then(|to| self.by_control.get(&to)).copied();
@@ -557,10 +605,15 @@ impl<S: Side> Clone<S> {
         match answer {
             Some(mut answer) => {
                 S::patch(&mut answer, anchor, head.sequence);
-                self.transmit_answer(head.sequence, answer);
+                self.transmit_answer(head.sequence, octets.to_vec(), answer);
                 self.step(now, handle);
             }
             None => {
+                if self.passed.len() >= REMEMBERED {
+                    // The anchor asks again.
+                    self.passed.clear();
+                }
+                self.passed.insert(head.sequence, octets.to_vec());
                 self.events.push_back(Event::Request {
                     handle,
                     sequence: head.sequence,
@@ -573,9 +626,9 @@ impl<S: Side> Clone<S> {
         }
     }
 
-    fn transmit_answer(&mut self, sequence: u32, octets: Vec<u8>) {
+    fn transmit_answer(&mut self, sequence: u32, request: Vec<u8>, octets: Vec<u8>) {
         self.transmits.push_back(octets.clone());
-        if self.answered.insert(sequence, octets).is_none() {
+        if self.answered.insert(sequence, (request, octets)).is_none() {
             self.answered_order.push_back(sequence);
         }
         if self.answered_order.len() > REMEMBERED

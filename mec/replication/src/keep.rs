@@ -1,15 +1,18 @@
 //! What is kept over a restart (CAP-9): the records of all anchors, and what clones gave.
 //!
-//! Spaces of a database of [`store::Records`], for each anchor and protocol: `…/peers`, `…/templates`, `…/records`, and `…/copies/NAME` for
-//! each target. Changes are written together, some milliseconds after they were made. So a kill may lose the last ones: messages captured
-//! then are as if they had passed while the controller was away.
+//! Each anchor has a space in a database of [`store::records`]. What has changed is written as a whole, in one transaction, some milliseconds
+//! later: so what is kept never contradicts itself, and a kill loses the last changes. Messages that were captured then are as if they had
+//! passed while the controller was away.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use net::time::{self, Duration};
 use store::StoreError;
 use store::records::{Change as Write, Records};
 
+use crate::clone::Made;
+use crate::frame;
 use crate::replicator::{Protocol, Replicator};
 use crate::table::{Change, Table};
 use crate::template::Misfit;
@@ -17,6 +20,8 @@ use crate::track::Peers;
 
 /// How often changes are written.
 const EVERY: Duration = Duration::from_millis(20);
+/// Pause after a failure.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// Records that are read at once.
 const CHUNK: usize = 10_000;
 
@@ -28,7 +33,7 @@ pub enum KeepError {
     Store(#[from] StoreError),
     /// Records contradict each other.
     #[error(
-        "what is kept of {anchor} contradicts itself; without it sessions are known again as their UEs are heard of: remove the spaces `{anchor}/…`"
+        "what is kept of {anchor} contradicts itself; without it sessions are known again as their UEs are heard of: remove the space `{anchor}`"
     )]
     Damaged {
         /// The anchor and protocol.
@@ -41,20 +46,30 @@ pub(crate) fn space(anchor: IpAddr, protocol: Protocol) -> String {
     format!("{anchor}/{}", if protocol == Protocol::S11 { "gtp-c" } else { "pfcp" })
 }
 
-/// A copy that is kept: who made it, and what the clone gave.
+/// A copy as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KeptCopy {
     pub(crate) number: u32,
+    pub(crate) target: String,
     pub(crate) agent: SocketAddr,
-    pub(crate) made: Vec<u8>,
+    /// It is to be there, else it is to end.
+    pub(crate) is_wanted: bool,
+    /// What the clone gave, if that is known.
+    pub(crate) made: Option<Made>,
 }
 
 /// All of one anchor, as it was kept.
 pub(crate) struct Kept {
     pub(crate) table: Table,
     pub(crate) peers: Peers,
-    /// By target.
-    pub(crate) copies: Vec<(String, Vec<KeptCopy>)>,
+    pub(crate) copies: Vec<KeptCopy>,
 }
+
+/// What a key's number is of, in its upper half.
+const PEER: u64 = 0;
+const TEMPLATE: u64 = 1 << 32;
+const RECORD: u64 = 2 << 32;
+const COPIES: u64 = 3 << 32;
 
 async fn each(
     records: &Records,
@@ -74,119 +89,143 @@ async fn each(
     }
 }
 
-/// Reads what was kept of an anchor. Targets are those that copies may be at.
-pub(crate) async fn load(
-    records: &Records,
-    anchor: IpAddr,
-    protocol: Protocol,
-    targets: &[String],
-) -> Result<Kept, KeepError> {
+/// Reads what was kept of an anchor.
+pub(crate) async fn load(records: &Records, anchor: IpAddr, protocol: Protocol) -> Result<Kept, KeepError> {
     let name = space(anchor, protocol);
-    let damaged = || KeepError::Damaged { anchor: name.clone() };
-    let number = |key: u64| u32::try_from(key).map_err(|_| Misfit);
-    let mut peers: Vec<(u64, IpAddr)> = Vec::new();
-    let fits = each(records, format!("{name}/peers"), |key, octets| {
-        let text = String::from_utf8(octets).map_err(|_| Misfit)?;
-        peers.push((key, text.parse().map_err(|_| Misfit)?));
+    let (mut peers, mut copies): (Vec<(u64, IpAddr)>, Vec<KeptCopy>) = Default::default();
+    let mut table = Table::default();
+    // By their keys, templates come before the records that use them.
+    let fits = each(records, name.clone(), |key, octets| {
+        let number = (key & u64::from(u32::MAX)) as u32;
+        match key - u64::from(number) {
+            PEER => {
+                let text = String::from_utf8(octets).map_err(|_| Misfit)?;
+                peers.push((key, text.parse().map_err(|_| Misfit)?));
+            }
+            TEMPLATE => {
+                table.restore(&Change::Template(u16::try_from(number).map_err(|_| Misfit)?, octets))?
+            }
+            RECORD => table.restore(&Change::Record(number, octets))?,
+            COPIES => copies.extend(read_copies(number, &octets)?),
+            _ => return Err(Misfit),
+        }
         Ok(())
     });
-    if !fits.await? {
-        return Err(damaged());
-    }
+    let mut fits = fits.await?;
     peers.sort_unstable();
     let mut known = Peers::default();
     for (key, address) in peers {
-        if known.number(address).ok().map(u64::from) != Some(key) {
-            return Err(damaged());
-        }
-    }
-    let mut table = Table::default();
-    let fits = each(records, format!("{name}/templates"), |key, octets| {
-        table.restore(&Change::Template(u16::try_from(key).map_err(|_| Misfit)?, octets))
-    });
-    if !fits.await? {
-        return Err(damaged());
-    }
-    let fits = each(records, format!("{name}/records"), |key, octets| {
-        table.restore(&Change::Record(number(key)?, octets))
-    });
-    if !fits.await? {
-        return Err(damaged());
+        fits &= known.number(address).ok().map(u64::from) == Some(key);
     }
     table.restored();
-    let mut copies = Vec::new();
-    for target in targets {
-        let mut of_target = Vec::new();
-        let fits = each(records, format!("{name}/copies/{target}"), |key, octets| {
-            let (length, rest) = octets.split_first().ok_or(Misfit)?;
-            let (agent, made) = rest.split_at_checked(usize::from(*length)).ok_or(Misfit)?;
-            let agent = std::str::from_utf8(agent).map_err(|_| Misfit)?.parse().map_err(|_| Misfit)?;
-            of_target.push(KeptCopy { number: number(key)?, agent, made: made.to_vec() });
-            Ok(())
-        });
-        if !fits.await? {
-            return Err(damaged());
-        }
-        if !of_target.is_empty() {
-            copies.push((target.clone(), of_target));
-        }
+    if !fits {
+        return Err(KeepError::Damaged { anchor: name });
     }
     Ok(Kept { table, peers: known, copies })
 }
 
-/// The changes of a table as those of its spaces: templates that are new, records, templates that are gone.
-pub(crate) fn writes(name: &str, changes: Vec<Change>) -> [(String, Vec<Write>); 3] {
-    let (mut new, mut records, mut gone) = (Vec::new(), Vec::new(), Vec::new());
-    for change in changes {
-        match change {
-            Change::Template(number, octets) => new.push(Write::Put { key: number.into(), octets }),
-            Change::NoTemplate(number) => gone.push(Write::Remove { key: number.into() }),
-            Change::Record(number, octets) => records.push(Write::Put { key: number.into(), octets }),
-            Change::NoRecord(number) => records.push(Write::Remove { key: number.into() }),
+/// A control plane's number.
+pub(crate) fn peer(at: usize, address: IpAddr) -> Write {
+    Write::Put { key: PEER + at as u64, octets: address.to_string().into_bytes() }
+}
+
+/// A change of a table.
+pub(crate) fn change(change: Change) -> Write {
+    match change {
+        Change::Template(number, octets) => Write::Put { key: TEMPLATE + u64::from(number), octets },
+        Change::NoTemplate(number) => Write::Remove { key: TEMPLATE + u64::from(number) },
+        Change::Record(number, octets) => Write::Put { key: RECORD + u64::from(number), octets },
+        Change::NoRecord(number) => Write::Remove { key: RECORD + u64::from(number) },
+    }
+}
+
+/// All copies of a record: of each the target and the agent as text behind its length, whether it is wanted, and what the clone gave behind
+/// its length.
+pub(crate) fn copies(number: u32, copies: Vec<KeptCopy>) -> Write {
+    let key = COPIES + u64::from(number);
+    if copies.is_empty() {
+        return Write::Remove { key };
+    }
+    let mut octets = Vec::new();
+    for copy in copies {
+        let made = copy.made.as_ref().map(frame::write_made).unwrap_or_default();
+        let (agent, flags) = (copy.agent.to_string(), [u8::from(copy.is_wanted)]);
+        for part in [copy.target.as_bytes(), agent.as_bytes(), &flags, &made] {
+            octets.extend_from_slice(&(part.len() as u16).to_be_bytes());
+            octets.extend_from_slice(part);
         }
     }
-    // So that a record never names a template that is not there, however much of it is written.
-    [
-        (format!("{name}/templates"), new),
-        (format!("{name}/records"), records),
-        (format!("{name}/templates"), gone),
-    ]
+    Write::Put { key, octets }
 }
 
-/// A copy as it is kept.
-pub(crate) fn copy(agent: SocketAddr, made: &[u8]) -> Vec<u8> {
-    let agent = agent.to_string();
-    let mut octets = vec![agent.len() as u8];
-    octets.extend_from_slice(agent.as_bytes());
-    octets.extend_from_slice(made);
-    octets
+fn read_copies(number: u32, mut octets: &[u8]) -> Result<Vec<KeptCopy>, Misfit> {
+    let mut copies = Vec::new();
+    while !octets.is_empty() {
+        let mut part = || {
+            let length = octets.split_off(..2).ok_or(Misfit)?;
+            octets.split_off(..usize::from(u16::from_be_bytes([length[0], length[1]]))).ok_or(Misfit)
+        };
+        let [target, agent, flags, made] = [part()?, part()?, part()?, part()?];
+        let text = |octets| std::str::from_utf8(octets).map_err(|_| Misfit);
+        copies.push(KeptCopy {
+            number,
+            target: text(target)?.to_owned(),
+            agent: text(agent)?.parse().map_err(|_| Misfit)?,
+            is_wanted: flags == [1],
+            made: if made.is_empty() { None } else { Some(frame::read_made(made).map_err(|_| Misfit)?) },
+        });
+    }
+    Ok(copies)
 }
 
-/// Writes changes as long as the replicator is there. Errors are in the log; what could not be written is tried again.
+/// Writes changes as long as the replicator is there. Errors are in the log; what could not be written is written with what follows.
 pub async fn keep(replicator: Replicator, records: Records) {
-    let mut failed: Vec<(String, Vec<Write>)> = Vec::new();
+    let mut open: BTreeMap<String, BTreeMap<u64, Write>> = BTreeMap::new();
     loop {
         time::sleep(EVERY).await;
-        failed.extend(replicator.take_writes());
-        let mut again = Vec::new();
-        for (space, writes) in std::mem::take(&mut failed) {
-            if writes.is_empty() {
-                continue;
-            }
-            // Later changes of a space wait for earlier ones.
-            let waits = again.iter().any(|(of, _): &(String, Vec<Write>)| *of == space);
-            match if waits { None } else { Some(records.write(&space, writes.clone()).await) } {
-                Some(Ok(())) => {}
-                Some(Err(error)) => {
-                    tracing::error!(%error, space, "sessions cannot be kept");
-                    again.push((space, writes));
-                }
-                None => again.push((space, writes)),
+        for (space, writes) in replicator.take_writes() {
+            let of_space = open.entry(space).or_default();
+            for write in writes {
+                let key = match &write {
+                    Write::Put { key, .. } | Write::Remove { key } => *key,
+                };
+                of_space.insert(key, write);
             }
         }
-        if !again.is_empty() {
-            time::sleep(Duration::from_secs(1)).await;
+        for (space, writes) in std::mem::take(&mut open) {
+            if let Err(error) = records.write(&space, writes.values().cloned().collect()).await {
+                tracing::error!(%error, space, "sessions cannot be kept");
+                open.insert(space, writes);
+            }
         }
-        failed = again;
+        if !open.is_empty() {
+            time::sleep(AFTER_FAILURE).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_come_back_and_damaged_ones_are_refused() {
+        let copy = |target: &str, is_wanted, made| KeptCopy {
+            number: 7,
+            target: target.to_owned(),
+            agent: "10.9.0.3:8806".parse().unwrap(),
+            is_wanted,
+            made,
+        };
+        let all =
+            vec![copy("gw2", true, Some(Made { anchor: 5, bearers: Vec::new() })), copy("gw3", false, None)];
+        let Write::Put { key, octets } = copies(7, all.clone()) else { panic!() };
+        assert_eq!(key, COPIES + 7);
+        assert_eq!(read_copies(7, &octets), Ok(all));
+        for end in 1..octets.len() {
+            let read = read_copies(7, &octets[..end]);
+            assert!(read.is_err() || read.is_ok_and(|read| read.len() == 1));
+        }
+        assert_eq!(copies(7, Vec::new()), Write::Remove { key: COPIES + 7 });
     }
 }

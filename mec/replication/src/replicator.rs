@@ -25,8 +25,8 @@ use tokio::sync::Notify;
 
 use crate::clone::{Made, Why};
 use crate::connection::{self, Connection};
-use crate::frame::{self, Frame};
-use crate::keep::{self, KeepError, Kept};
+use crate::frame::Frame;
+use crate::keep::{self, KeepError, Kept, KeptCopy};
 use crate::session::Session;
 use crate::table::Table;
 use crate::template::{Source, Template};
@@ -38,6 +38,8 @@ static STALE: Counter = Counter::new("replication_stale_copies");
 static PASSED: Counter = Counter::new("replication_requests_passed");
 static UNASKED: Counter = Counter::new("replication_answers_unasked");
 
+/// Most messages of a user that are kept as they were. Whoever has more is left out of naïve replication.
+const MAX_RAW: usize = 256;
 /// How long copies may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Requests of clones whose answers are waited for.
@@ -108,7 +110,7 @@ pub type Send = Box<dyn Fn(AsOriginal) + std::marker::Send + Sync>;
 /// A session at its original, for people and the orchestrator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Listed {
-    /// Its record's number.
+    /// Counts from 1, in the order of the list.
     pub number: u32,
     /// `imsi-…` or `seid-…`.
     pub id: String,
@@ -127,6 +129,9 @@ pub struct Listed {
 /// A tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Tunnel {
+    /// The bearer, or the tunnel's place in the session.
+    #[serde(skip)]
+    pub id: u8,
     /// TEID at the anchor.
     pub uplink: u32,
     /// TEID at the base station.
@@ -169,6 +174,14 @@ pub enum Refusal {
         to: String,
         /// Its agent.
         agent: SocketAddr,
+    },
+    /// The agent makes copies of another anchor's sessions.
+    #[error("the agent at {agent} serves the replica from {replica}: start another one")]
+    AgentInUse {
+        /// The agent.
+        agent: SocketAddr,
+        /// What it serves.
+        replica: String,
     },
     /// The agent is not reached.
     #[error("the agent at {agent} cannot be reached: {why}")]
@@ -240,10 +253,13 @@ impl Tracker {
             let end = stations.iter().find(|(known, ..)| *known == id).filter(|_| !session.idle);
             end.map(|(_, teid, _)| *teid)
         };
-        let tunnel =
-            |bearer: &crate::record::Bearer| Tunnel { uplink: bearer.uplink, downlink: downlink(bearer.id) };
+        let tunnel = |bearer: &crate::record::Bearer| Tunnel {
+            id: bearer.id,
+            uplink: bearer.uplink,
+            downlink: downlink(bearer.id),
+        };
         Some(Listed {
-            number,
+            number: number + 1,
             id,
             addresses: session.bearers.iter().flat_map(crate::record::addresses_of).collect(),
             base_station: stations.first().map(|(.., address)| *address).filter(|_| !session.idle),
@@ -273,9 +289,20 @@ enum Copy {
     Making,
     There(Made),
     Failed(Why),
-    Ending,
-    /// The original has begun anew, so it is of no use.
-    Stale,
+    /// It is to end; with what the clone gave, if that is known.
+    Ending(Option<Made>),
+    /// The original has begun anew, so it is of no use, and ends.
+    Stale(Option<Made>),
+}
+
+impl Copy {
+    fn made(&self) -> Option<Made> {
+        match self {
+            Copy::There(made) => Some(made.clone()),
+            Copy::Ending(made) | Copy::Stale(made) => made.clone(),
+            Copy::Making | Copy::Failed(_) => None,
+        }
+    }
 }
 
 struct Replica {
@@ -290,7 +317,7 @@ struct Replica {
 }
 
 /// A request of a clone, for its answer.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Asked {
     replica: (String, String),
     handle: u32,
@@ -299,11 +326,14 @@ struct Asked {
 
 #[derive(Default)]
 struct State {
-    originals: HashMap<(IpAddr, Protocol), Original>,
+    /// By their address. An anchor is controlled by one protocol.
+    originals: HashMap<IpAddr, Original>,
     replicas: BTreeMap<(String, String), Replica>,
     asked: HashMap<(IpAddr, u32), Asked>,
     /// The same by the clone's own transaction, as it repeats its requests.
-    asking: HashMap<(u32, u32), u32>,
+    asking: HashMap<Asked, u32>,
+    /// The same of replicas that are gone, by original.
+    changed_copies: HashMap<IpAddr, HashSet<u32>>,
     sequence: u32,
 }
 
@@ -354,17 +384,21 @@ impl Replicator {
         }
         let mut state = self.state();
         let config = self.inner.config;
-        let original = state.originals.entry((anchor, protocol)).or_insert_with(|| Original {
-            tracker: Tracker::new(protocol, anchor, config.max_sessions),
-            raw: HashMap::default(),
-            raw_octets: 0,
-            order: 0,
-            kept_peers: 0,
-        });
+        let mut fresh = None;
+        let original = match state.originals.get_mut(&anchor) {
+            Some(original) if original.tracker.protocol() == protocol => original,
+            // Anybody can send a datagram to the other port.
+            Some(original) if !original.tracker.table().is_empty() => return,
+            _ => fresh.insert(Original::new(Tracker::new(protocol, anchor, config.max_sessions))),
+        };
         let mut effects = Vec::new();
         of_tracker!(&mut original.tracker, tracker => tracker.observe(time::now_std(), datagram, &mut effects));
         if config.keep_raw {
             effects.iter().for_each(|effect| original.keep(datagram.control, effect));
+        }
+        // It is remembered even if it has led to nothing: answers follow.
+        if let Some(fresh) = fresh {
+            state.originals.insert(anchor, fresh);
         }
         for effect in effects {
             state.follow(anchor, effect);
@@ -380,9 +414,9 @@ impl Replicator {
             let known = self.inner.anchors.iter().find(|anchor| anchor.control == address);
             known.map_or_else(|| address.to_string(), |anchor| anchor.name.clone())
         };
-        let of = |((address, protocol), original): (&(IpAddr, Protocol), &Original)| {
-            let table = original.tracker.table();
-            (name(*address), *protocol, table.len(), table.stored_octets(), original.raw_octets)
+        let of = |(address, original): (&IpAddr, &Original)| {
+            let (table, protocol) = (original.tracker.table(), original.tracker.protocol());
+            (name(*address), protocol, table.len(), table.stored_octets(), original.raw_octets)
         };
         state.originals.iter().map(of).collect()
     }
@@ -394,16 +428,10 @@ impl Replicator {
     pub fn sessions(&self, anchor: &str, behind: Option<u32>, most: usize) -> Result<Vec<Listed>, Refusal> {
         let control = self.anchor(anchor)?.control;
         let state = self.state();
-        let of_anchor = state.originals.iter().filter(|((address, _), _)| *address == control);
-        let all = of_anchor.flat_map(|(_, original)| {
-            let numbers = original
-                .tracker
-                .table()
-                .numbers()
-                .filter(|number| behind.is_none_or(|behind| *number > behind));
-            numbers.filter_map(|number| original.tracker.listed(number)).take(most)
-        });
-        Ok(all.take(most).collect())
+        let Some(original) = state.originals.get(&control) else { return Ok(Vec::new()) };
+        let numbers =
+            original.tracker.table().numbers().filter(|number| behind.is_none_or(|behind| *number >= behind));
+        Ok(numbers.filter_map(|number| original.tracker.listed(number)).take(most).collect())
     }
 
     /// Replicas: from, to, agent, copies that are there, and whether the agent is connected.
@@ -437,7 +465,7 @@ impl Replicator {
         let (numbers, before) = {
             let mut state = self.state();
             let State { originals, replicas, .. } = &mut *state;
-            let Some((_, source)) = originals.iter().find(|((address, _), _)| *address == original) else {
+            let Some(source) = originals.get(&original) else {
                 return Err(Refusal::NoSessions(from.to_owned()));
             };
             let Some(replica) = replicas.get_mut(&key) else { return Err(Refusal::Unknown(to.to_owned())) };
@@ -465,22 +493,20 @@ impl Replicator {
             tracing::warn!(from, to, "copies are not there in time");
         }
         let state = self.state();
-        let source = state
-            .originals
-            .iter()
-            .find(|((address, _), _)| *address == original)
-            .map(|(_, original)| original);
+        let source = state.originals.get(&original);
         let (Some(source), Some(replica)) = (source, state.replicas.get(&key)) else { return Ok(done) };
         for number in numbers {
             let Some(listed) = source.tracker.listed(number) else { continue };
             match replica.copies.get(&number) {
                 Some(Copy::There(made)) => done.done.push(Copied { listed, made: made.clone() }),
                 Some(Copy::Failed(why)) => done.refused.push((listed.id, why.to_string())),
-                Some(Copy::Stale) => done.refused.push((listed.id, "it has attached again".to_owned())),
+                Some(Copy::Stale(_)) => done.refused.push((listed.id, "it has attached again".to_owned())),
                 Some(Copy::Making) => {
                     done.refused.push((listed.id, "its copy is not there in time".to_owned()))
                 }
-                Some(Copy::Ending) | None => done.refused.push((listed.id, "its copy was ended".to_owned())),
+                Some(Copy::Ending(_)) | None => {
+                    done.refused.push((listed.id, "its copy was ended".to_owned()))
+                }
             }
         }
         done.octets = replica.connection.octets() - before;
@@ -494,8 +520,9 @@ impl Replicator {
                 let state = self.state();
                 let Some(replica) = state.replicas.get(key) else { return };
                 let is_open =
-                    |number: &u32| matches!(replica.copies.get(number), Some(Copy::Making | Copy::Ending));
-                if !numbers.iter().any(is_open) {
+                    |number: &u32| matches!(replica.copies.get(number), Some(Copy::Making | Copy::Ending(_)));
+                // An agent that is away says nothing; it is told when it is back.
+                if !replica.connection.is_connected() || !numbers.iter().any(is_open) {
                     return;
                 }
             }
@@ -519,8 +546,14 @@ impl Replicator {
                     return Ok(());
                 }
             }
-            let of_anchor = state.originals.keys().find(|(address, _)| *address == original);
-            of_anchor.ok_or_else(|| Refusal::NoSessions(key.0.clone()))?.1
+            // An agent serves one clone, and tells its users apart by numbers of one original.
+            if let Some(((from, to), _)) =
+                state.replicas.iter().find(|(other, replica)| *other != key && replica.agent == agent)
+            {
+                return Err(Refusal::AgentInUse { agent, replica: format!("{from} to {to}") });
+            }
+            let source = state.originals.get(&original);
+            source.ok_or_else(|| Refusal::NoSessions(key.0.clone()))?.tracker.protocol()
         };
         let is_known = self.state().replicas.contains_key(key);
         if !is_known {
@@ -575,12 +608,10 @@ impl Replicator {
     /// # Errors
     /// The database cannot be read, or contradicts itself.
     pub async fn restore(&self, records: &Records) -> Result<(), KeepError> {
-        let names: Vec<String> = self.inner.anchors.iter().map(|anchor| anchor.name.clone()).collect();
         for anchor in &self.inner.anchors {
             for protocol in [Protocol::S11, Protocol::N4] {
-                let Kept { table, peers, copies } =
-                    keep::load(records, anchor.control, protocol, &names).await?;
-                if table.is_empty() {
+                let Kept { table, peers, copies } = keep::load(records, anchor.control, protocol).await?;
+                if peers.addresses().is_empty() {
                     continue;
                 }
                 let most = self.inner.config.max_sessions;
@@ -589,70 +620,72 @@ impl Replicator {
                     Protocol::S11 => Tracker::S11(s11::Tracker::restored(anchor.control, most, table, peers)),
                     Protocol::N4 => Tracker::N4(n4::Tracker::restored(anchor.control, most, table, peers)),
                 };
-                let original =
-                    Original { tracker, raw: HashMap::default(), raw_octets: 0, order: 0, kept_peers };
-                self.state().originals.insert((anchor.control, protocol), original);
-                for (target, of_target) in copies {
-                    let Some(agent) = of_target.first().map(|copy| copy.agent) else { continue };
+                let original = Original { kept_peers, ..Original::new(tracker) };
+                let mut state = self.state();
+                state.originals.insert(anchor.control, original);
+                for KeptCopy { number, target, agent, is_wanted, made } in copies {
                     let key = (anchor.name.clone(), target);
-                    let mut replica =
-                        Replica::new(agent, anchor.control, self.connection(&key, agent, protocol, true));
-                    for copy in of_target {
-                        let made = frame::read_made(&copy.made).ok();
-                        replica.copies.insert(copy.number, made.map_or(Copy::Stale, Copy::There));
-                    }
-                    self.state().replicas.insert(key, replica);
+                    let replica = state.replicas.entry(key.clone()).or_insert_with(|| {
+                        // It takes the lock before it says anything: then all copies are there.
+                        Replica::new(agent, anchor.control, self.connection(&key, agent, protocol, true))
+                    });
+                    let copy = match (is_wanted, made) {
+                        (true, Some(made)) => Copy::There(made),
+                        (true, None) => Copy::Making,
+                        (false, made) => Copy::Ending(made),
+                    };
+                    replica.copies.insert(number, copy);
                 }
             }
         }
         Ok(())
     }
 
-    /// What has changed since the last time, by space.
+    /// What has changed since the last time, by space: each to be written as a whole.
     pub(crate) fn take_writes(&self) -> Vec<(String, Vec<Write>)> {
         let mut state = self.state();
-        let State { originals, replicas, .. } = &mut *state;
-        let mut writes = Vec::new();
-        for ((address, protocol), original) in originals.iter_mut() {
-            let name = keep::space(*address, *protocol);
+        let State { originals, replicas, changed_copies, .. } = &mut *state;
+        let mut all = Vec::new();
+        for (address, original) in originals.iter_mut() {
+            let mut writes = Vec::new();
             let peers = original.tracker.peers().addresses();
-            if peers.len() > original.kept_peers {
-                let put = |(at, address): (usize, &IpAddr)| Write::Put {
-                    key: at as u64,
-                    octets: address.to_string().into_bytes(),
-                };
-                let new = peers.iter().enumerate().skip(original.kept_peers).map(put).collect();
-                original.kept_peers = peers.len();
-                writes.push((format!("{name}/peers"), new));
+            for (at, peer) in peers.iter().enumerate().skip(original.kept_peers) {
+                writes.push(keep::peer(at, *peer));
             }
+            original.kept_peers = peers.len();
             let changes = of_tracker!(&mut original.tracker, tracker => tracker.table_mut().take_changes());
-            writes.extend(keep::writes(&name, changes));
-            for ((_, to), replica) in replicas.iter_mut().filter(|(_, replica)| replica.original == *address)
-            {
-                let Replica { copies, changed, agent, .. } = replica;
-                let write = |number: u32| match copies.get(&number) {
-                    Some(Copy::There(made)) => Write::Put {
-                        key: number.into(),
-                        octets: keep::copy(*agent, &frame::write_made(made)),
-                    },
-                    // It may be at the clone: it is ended when the agent is there.
-                    Some(Copy::Making | Copy::Ending | Copy::Stale) => {
-                        Write::Put { key: number.into(), octets: keep::copy(*agent, &[]) }
-                    }
-                    Some(Copy::Failed(_)) | None => Write::Remove { key: number.into() },
-                };
-                writes.push((format!("{name}/copies/{to}"), changed.drain().map(write).collect()));
+            writes.extend(changes.into_iter().map(keep::change));
+            let mut changed = changed_copies.remove(address).unwrap_or_default();
+            for replica in replicas.values_mut().filter(|replica| replica.original == *address) {
+                changed.extend(replica.changed.drain());
+            }
+            for number in changed {
+                let of_original = replicas.iter().filter(|(_, replica)| replica.original == *address);
+                let copies = of_original.filter_map(|((_, target), replica)| {
+                    let (is_wanted, made) = match replica.copies.get(&number)? {
+                        Copy::There(made) => (true, Some(made)),
+                        Copy::Making => (true, None),
+                        // They may be at the clone, and are ended when the agent is there.
+                        Copy::Ending(made) | Copy::Stale(made) => (false, made.as_ref()),
+                        Copy::Failed(_) => return None,
+                    };
+                    let (target, made) = (target.clone(), made.cloned());
+                    Some(KeptCopy { number, target, agent: replica.agent, is_wanted, made })
+                });
+                writes.push(keep::copies(number, copies.collect()));
+            }
+            if !writes.is_empty() {
+                all.push((keep::space(*address, original.tracker.protocol()), writes));
             }
         }
-        writes.retain(|(_, writes)| !writes.is_empty());
-        writes
+        all
     }
 
     /// A replica that was never there.
     fn forget_unused(&self, key: &(String, String)) {
         let mut state = self.state();
         if state.replicas.get(key).is_some_and(|replica| replica.copies.is_empty()) {
-            state.replicas.remove(key);
+            state.drop_replica(key);
         }
     }
 
@@ -668,8 +701,7 @@ impl Replicator {
             let mut state = self.state();
             let State { originals, replicas, .. } = &mut *state;
             let Some(replica) = replicas.get_mut(&key) else { return Ok(0) };
-            let source =
-                originals.iter().find(|((address, _), _)| *address == original).map(|(_, source)| source);
+            let source = originals.get(&original);
             let numbers: Vec<u32> = match users {
                 None => replica.copies.keys().copied().collect(),
                 Some(users) => users.iter().filter_map(|user| find(source?, user)).collect(),
@@ -687,7 +719,7 @@ impl Replicator {
             && replica.copies.is_empty()
             && users.is_none()
         {
-            state.replicas.remove(&key);
+            state.drop_replica(&key);
         }
         Ok(numbers.len())
     }
@@ -726,6 +758,10 @@ fn find(source: &Original, name: &str) -> Option<u32> {
 }
 
 impl Original {
+    fn new(tracker: Tracker) -> Original {
+        Original { tracker, raw: HashMap::default(), raw_octets: 0, order: 0, kept_peers: 0 }
+    }
+
     fn keep(&mut self, control: IpAddr, effect: &Effect) {
         let (number, request, begins) = match effect {
             Effect::Began { number, request } => (*number, request, true),
@@ -739,10 +775,26 @@ impl Original {
         if begins {
             self.raw_octets -= octets_of(self.raw.remove(&number));
         }
+        let of_user = match begins {
+            true => self.raw.entry(number).or_default(),
+            // Without its beginning a history is of no use.
+            false => match self.raw.get_mut(&number) {
+                Some(of_user) => of_user,
+                None => return,
+            },
+        };
         self.order += 1;
         self.raw_octets += request.len();
-        self.raw.entry(number).or_default().push((self.order, control, request.clone()));
+        of_user.push((self.order, control, request.clone()));
+        if of_user.len() > MAX_RAW {
+            self.raw_octets -= octets_of(self.raw.remove(&number));
+        }
     }
+}
+
+/// Whether a request sets a state that an anchor may be told again (Modify Bearer, Release Access Bearers; Session Modification).
+fn is_state(request: &[u8]) -> bool {
+    request.get(1).is_some_and(|code| [34, 170, 52].contains(code))
 }
 
 fn octets_of(raw: Option<Raw>) -> usize {
@@ -818,8 +870,11 @@ impl Replica {
             all.extend(raw.iter().map(|(order, _, octets)| (*order, number, &**octets)));
         }
         all.sort_unstable_by_key(|(order, ..)| *order);
+        let is_there = |copy: &Copy| matches!(copy, Copy::There(_) | Copy::Making);
+        let before: HashSet<u32> =
+            self.copies.iter().filter(|(_, copy)| is_there(copy)).map(|(number, _)| *number).collect();
         for (_, number, octets) in all {
-            if matches!(self.copies.get(&number), Some(Copy::There(_))) {
+            if before.contains(&number) {
                 continue;
             }
             let control = table.view(number).and_then(|view| view.control()).unwrap_or_default();
@@ -829,40 +884,45 @@ impl Replica {
         Ok(())
     }
 
+    /// Ends a copy. One that was refused may be there all the same, as an answer was lost.
     fn end(&mut self, number: u32) {
-        match self.copies.get(&number) {
-            Some(Copy::Failed(_)) => self.forget(number),
-            Some(_) => {
-                self.set(number, Copy::Ending);
-                self.connection.say(Frame::End(number));
-            }
-            None => {}
+        if let Some(copy) = self.copies.get(&number) {
+            let made = copy.made();
+            self.set(number, Copy::Ending(made));
+            self.connection.say(Frame::End(number));
         }
     }
 }
 
 impl State {
+    fn drop_replica(&mut self, key: &(String, String)) {
+        if let Some(replica) = self.replicas.remove(key) {
+            self.changed_copies.entry(replica.original).or_default().extend(replica.changed);
+        }
+    }
+
     /// Has copies follow their original.
     fn follow(&mut self, anchor: IpAddr, effect: Effect) {
         match effect {
             Effect::Answer { control, sequence, octets } => {
-                let Some(Asked { replica, handle, sequence: own }) = self.asked.remove(&(control, sequence))
-                else {
+                let Some(asked) = self.asked.remove(&(control, sequence)) else {
                     UNASKED.inc();
                     return;
                 };
-                self.asking.remove(&(handle, own));
+                self.asking.remove(&asked);
+                let Asked { replica, handle, sequence } = asked;
                 if let Some(replica) = self.replicas.get_mut(&replica) {
-                    replica.connection.say(Frame::Answer { handle, sequence: own, octets });
+                    replica.connection.say(Frame::Answer { handle, sequence, octets });
                 }
             }
             Effect::Began { number, .. } => {
                 // The original has other TEIDs now: those who divert the user must ask for a new copy.
                 for replica in self.replicas.values_mut().filter(|replica| replica.original == anchor) {
-                    if replica.copies.contains_key(&number) {
+                    if let Some(copy) = replica.copies.get(&number) {
                         STALE.inc();
+                        let made = copy.made();
                         replica.connection.say(Frame::End(number));
-                        replica.set(number, Copy::Stale);
+                        replica.set(number, Copy::Stale(made));
                     }
                 }
             }
@@ -887,15 +947,19 @@ impl State {
     fn connected(&mut self, key: &(String, String)) {
         let State { originals, replicas, .. } = self;
         let Some(replica) = replicas.get_mut(key) else { return };
-        let source =
-            originals.iter().find(|((address, _), _)| *address == replica.original).map(|(_, source)| source);
+        let source = originals.get(&replica.original);
         let copies: Vec<(u32, Copy)> =
             replica.copies.iter().map(|(number, copy)| (*number, copy.clone())).collect();
         for (number, copy) in copies {
-            let control = source.and_then(|source| source.tracker.table().view(number)?.control());
-            match (copy, control) {
-                (Copy::There(made), Some(control)) => {
+            let session = source.and_then(|source| source.tracker.session(number));
+            match (copy, session) {
+                (Copy::There(made), Some(session)) => {
+                    let control = session.control;
                     replica.connection.say(Frame::Adopt { handle: number, control, made });
+                    // What it has missed meanwhile: its present state once more, which changes nothing if it has it.
+                    for octets in session.requests.into_iter().skip(1).filter(|octets| is_state(octets)) {
+                        replica.connection.say(Frame::Later { handle: number, octets });
+                    }
                 }
                 (Copy::Making, _) => {
                     replica.forget(number);
@@ -903,7 +967,14 @@ impl State {
                         replica.make(source, &[number]);
                     }
                 }
-                (Copy::Ending | Copy::Stale, _) | (_, None) => replica.connection.say(Frame::End(number)),
+                (copy @ (Copy::Ending(_) | Copy::Stale(_) | Copy::There(_)), _) => {
+                    if let Some(made) = copy.made() {
+                        // Only to be ended: nobody is asked by this name.
+                        let control = u64::MAX - u64::from(number);
+                        replica.connection.say(Frame::Adopt { handle: number, control, made });
+                    }
+                    replica.connection.say(Frame::End(number));
+                }
                 (Copy::Failed(_), _) => {}
             }
         }
@@ -911,7 +982,7 @@ impl State {
 
     /// What an agent says; a request for the control plane, if it is one.
     fn frame(&mut self, key: &(String, String), frame: Frame) -> Option<AsOriginal> {
-        let State { originals, replicas, asked, asking, sequence: next } = self;
+        let State { originals, replicas, asked, asking, sequence: next, .. } = self;
         let replica = replicas.get_mut(key)?;
         match frame {
             Frame::Made(number, made) => {
@@ -927,17 +998,22 @@ impl State {
                 None
             }
             Frame::Ended(number) => {
-                if matches!(replica.copies.get(&number), Some(Copy::Ending | Copy::There(_))) {
+                if matches!(
+                    replica.copies.get(&number),
+                    Some(Copy::Ending(_) | Copy::Stale(_) | Copy::There(_))
+                ) {
                     replica.forget(number);
                 }
                 None
             }
             Frame::Request { handle, sequence, mut octets } => {
-                let ((address, protocol), source) =
-                    originals.iter().find(|((address, _), _)| *address == replica.original)?;
+                let address = replica.original;
+                let source = originals.get(&address)?;
+                let protocol = source.tracker.protocol();
                 let peer = source.tracker.table().view(handle)?.peer()?;
                 let control = source.tracker.peers().address(peer)?;
-                let ours = *asking.entry((handle, sequence)).or_insert_with(|| {
+                let own = Asked { replica: key.clone(), handle, sequence };
+                let ours = *asking.entry(own.clone()).or_insert_with(|| {
                     *next = (*next + 1) % FAR + FAR;
                     *next
                 });
@@ -946,13 +1022,13 @@ impl State {
                     asking.clear();
                     asked.clear();
                 }
-                asked.insert((control, ours), Asked { replica: key.clone(), handle, sequence });
-                let at = if *protocol == Protocol::S11 { 8 } else { 12 };
+                asked.insert((control, ours), own);
+                let at = if protocol == Protocol::S11 { 8 } else { 12 };
                 octets.get_mut(at..at + 3)?.copy_from_slice(&ours.to_be_bytes()[1..]);
-                let port = if *protocol == Protocol::S11 { 2123 } else { 8805 };
+                let port = if protocol == Protocol::S11 { 2123 } else { 8805 };
                 PASSED.inc();
                 Some(AsOriginal {
-                    from: SocketAddr::new(*address, port),
+                    from: SocketAddr::new(address, port),
                     to: SocketAddr::new(control, port),
                     octets,
                 })

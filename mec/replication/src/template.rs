@@ -14,6 +14,9 @@ use foldhash::HashMap;
 /// Most templates of an anchor. Messages beyond are stored whole: a peer that varies what should not vary costs itself memory only.
 pub const MAX_TEMPLATES: usize = 4096;
 
+/// Where a header has its receiver's TEID or SEID (TS 29.274 §5.1, TS 29.244 §7.2.2).
+const RECEIVER: u16 = 4;
+
 /// Where the octets of a spot are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Source {
@@ -92,7 +95,10 @@ pub fn split(message: &[u8], found: &[Found], keys: &Keys, stored: &mut Vec<u8>)
             Source::Stored if value.iter().all(|octet| *octet == 0) => Source::Zero,
             Source::Stored => {
                 let known = [Source::Subject, Source::Control, Source::Anchor, Source::Address];
-                let is_key = |source: &Source| keys.of(*source).is_some_and(|key| key == value);
+                // A base station may have the same TEID as the anchor by chance: only a header's is the anchor's.
+                let may_be = |source: Source| (source == Source::Anchor) == (spot.at == RECEIVER);
+                let is_key =
+                    |source: &Source| may_be(*source) && keys.of(*source).is_some_and(|key| key == value);
                 known.into_iter().find(is_key).unwrap_or(Source::Stored)
             }
             other => other,

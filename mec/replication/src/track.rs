@@ -69,7 +69,8 @@ pub(crate) type Key = (IpAddr, bool, u32);
 /// Requests that wait for their answers.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    requests: HashMap<Key, (Vec<u8>, Instant)>,
+    /// With when they were noted, and whether they are answered: a request may pass once more behind its answer.
+    requests: HashMap<Key, (Vec<u8>, Instant, bool)>,
     order: VecDeque<(Key, Instant)>,
 }
 
@@ -80,28 +81,34 @@ impl Pending {
             if now.saturating_duration_since(*since) < PATIENCE && self.order.len() < MOST {
                 break;
             }
-            if self.requests.get(oldest).is_some_and(|(_, noted)| noted == since) {
+            if self.requests.get(oldest).is_some_and(|(_, noted, _)| noted == since) {
                 self.requests.remove(oldest);
             }
             self.order.pop_front();
         }
-        if self.requests.get(&key).is_some_and(|(known, _)| known == octets) {
+        if self.requests.get(&key).is_some_and(|(known, ..)| known == octets) {
             REPEATED.inc();
             return false;
         }
-        self.requests.insert(key, (octets.to_vec(), now));
+        self.requests.insert(key, (octets.to_vec(), now, false));
         self.order.push_back((key, now));
         true
     }
 
     /// The request of an answer, which is no longer waited for.
     pub(crate) fn answered(&mut self, key: Key) -> Option<Vec<u8>> {
-        self.requests.remove(&key).map(|(octets, _)| octets)
+        let (octets, _, is_answered) = self.requests.get_mut(&key)?;
+        if std::mem::replace(is_answered, true) { None } else { Some(octets.clone()) }
     }
 
     /// A request that waits.
     pub(crate) fn get(&self, key: Key) -> Option<&[u8]> {
-        self.requests.get(&key).map(|(octets, _)| &**octets)
+        self.requests.get(&key).filter(|(.., is_answered)| !is_answered).map(|(octets, ..)| &**octets)
+    }
+
+    /// Whether a request has its answer already: another one is a repetition.
+    pub(crate) fn is_answered(&self, key: Key) -> bool {
+        self.requests.get(&key).is_some_and(|(.., is_answered)| *is_answered)
     }
 }
 

@@ -638,6 +638,68 @@ fn what_was_kept_comes_back() {
     assert!(records.map(|(_, change)| table.restore(change)).all(|restored| restored.is_err()));
 }
 
+/// An eNB may have the very TEID that the anchor has on S11: it comes to the clone all the same.
+#[test]
+fn equal_teids_are_not_mixed_up() {
+    let mut world = World::new();
+    world.attach(1);
+    let s11 = world.ues[&1];
+    world.activate(1, s11);
+    let mut table = Table::default();
+    for change in world.tracker.table_mut().take_changes() {
+        if let Change::Template(..) = change {
+            table.restore(&change).unwrap();
+        }
+    }
+    // As the agent gets it: without what the first anchor has given.
+    let mut record = world.tracker.table().get(0).unwrap();
+    (record.anchor, record.bearers) = (0, Vec::new());
+    let requests =
+        Session::of(&record, |number| world.tracker.table().templates().get(number).map(|it| &**it))
+            .unwrap()
+            .requests;
+    let mut to = Anchor::new(1, 5000);
+    let mut clone = Clone::new(S11 { restart_counter: 1 }, Limits::default(), 9);
+    clone.make(world.now, 0, Script { control: record.control, requests });
+    drive(&mut clone, &mut to, world.now);
+    assert_eq!(to.meaning(), world.anchor.meaning());
+}
+
+/// A handle that another user had: that one ends first, and nobody gets its session.
+#[test]
+fn a_handle_that_is_used_again_is_another_users() {
+    let mut world = World::new();
+    (1..=2).for_each(|ue| world.attach(ue));
+    let mut to = Anchor::new(1, 5000);
+    let mut clone = Clone::new(S11 { restart_counter: 1 }, Limits::default(), 9);
+    clone.make(world.now, 0, world.script(0));
+    drive(&mut clone, &mut to, world.now);
+    clone.make(world.now, 0, world.script(1));
+    let ends = drive(&mut clone, &mut to, world.now);
+    let made = ends[&0].clone().unwrap();
+    assert_eq!(to.sessions.len(), 1);
+    let held = &to.sessions[&u32::try_from(made.anchor).unwrap()];
+    assert_eq!((held.imsi.as_str(), held.mme), (imsi(2).to_string().as_str(), 0xa000_0002));
+    // Told of a session that it has, it says what it has; of one that it has not, it believes it.
+    clone.adopt(world.now, 0, 0xa000_0002, Made { anchor: 1, bearers: Vec::new() });
+    assert_eq!(clone.poll_event(), Some(Event::Made(0, made)));
+    clone.adopt(world.now, 5, 0xa000_0009, Made { anchor: 77, bearers: Vec::new() });
+    assert_eq!(clone.poll_event(), None);
+}
+
+/// A request that passes once more behind its answer, with the answer that the other end remembers, counts once.
+#[test]
+fn repetitions_that_cross_their_answer_count_once() {
+    let mut world = World::new();
+    let request = encode(create(1), 0, 77);
+    let answer = world.anchor.answer(&request);
+    world.see(true, &request);
+    assert_eq!(world.see(false, &answer).len(), 1);
+    assert_eq!(world.see(true, &request), []);
+    assert_eq!(world.see(false, &answer), []);
+    assert_eq!(world.tracker.session(0).unwrap().requests.len(), 1);
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Attach(u32),

@@ -59,6 +59,7 @@ impl N4 {
 
     /// A request of the SMF as one of ours, about ends of the clone's (CHOOSE: about ends that it chooses).
     fn ours(&self, request: &[u8], choose: bool) -> Vec<u8> {
+        let mut tunnels: Vec<u32> = Vec::new();
         tree::rewritten(request, &mut |path, value| {
             let mut octets = Vec::new();
             match path {
@@ -66,14 +67,14 @@ impl N4 {
                 [ie::F_SEID] => FSeid::new(FSeid::decode(value).ok()?.seid, self.own).encode(&mut octets),
                 [.., ie::F_TEID] => {
                     let FTeid::Assigned { teid, .. } = FTeid::decode(value).ok()? else { return None };
+                    if !tunnels.contains(&teid) {
+                        tunnels.push(teid);
+                    }
+                    // PDRs of one tunnel choose together (§8.2.3).
+                    let id = tunnels.iter().position(|known| *known == teid).map(|at| at as u8);
                     let of = match (self.gtpu, choose) {
-                        // PDRs of one tunnel choose together (§8.2.3): its TEID's last octet says which they are.
-                        (IpAddr::V4(_), true) => {
-                            FTeid::Choose { ipv4: true, ipv6: false, id: Some(teid as u8) }
-                        }
-                        (IpAddr::V6(_), true) => {
-                            FTeid::Choose { ipv4: false, ipv6: true, id: Some(teid as u8) }
-                        }
+                        (IpAddr::V4(_), true) => FTeid::Choose { ipv4: true, ipv6: false, id },
+                        (IpAddr::V6(_), true) => FTeid::Choose { ipv4: false, ipv6: true, id },
                         (IpAddr::V4(own), false) => FTeid::Assigned { teid, ipv4: Some(own), ipv6: None },
                         (IpAddr::V6(own), false) => FTeid::Assigned { teid, ipv4: None, ipv6: Some(own) },
                     };
@@ -142,6 +143,12 @@ impl Side for N4 {
 
     fn asked(&self, _: &mut User<Choosing>, _: &[u8]) -> Option<Vec<u8>> {
         None
+    }
+
+    fn new_control(request: &[u8]) -> Option<u64> {
+        let is_modification = request.get(1) == Some(&(MessageType::SessionModificationRequest as u8));
+        let value = tree::find(request.get(tree::HEADER..).filter(|_| is_modification)?, ie::F_SEID)?;
+        FSeid::decode(value).ok().map(|f_seid| f_seid.seid)
     }
 
     fn is_complete(_: &User<Choosing>) -> bool {

@@ -15,7 +15,7 @@ use crate::record::{Bearer, prefix};
 use crate::session::Session;
 use crate::table::Table;
 use crate::template::Misfit;
-use crate::track::{Datagram, Effect, INCOMPLETE, Peers, Pending, UNKNOWN, UNMATCHED, UNREADABLE};
+use crate::track::{Datagram, Effect, INCOMPLETE, Peers, Pending, REPEATED, UNKNOWN, UNMATCHED, UNREADABLE};
 
 /// The sessions of one UPF.
 #[derive(Debug)]
@@ -97,6 +97,10 @@ impl Tracker {
         let key = (control, !by_control, header.sequence);
         let fits = |request: &[u8]| request.get(1).is_some_and(|code| code + 1 == header.message_type as u8);
         if !self.pending.get(key).is_some_and(fits) {
+            if self.pending.is_answered(key) {
+                REPEATED.inc();
+                return Ok(());
+            }
             UNMATCHED.inc();
             if by_control {
                 effects.push(Effect::Answer { control, sequence: header.sequence, octets: octets.to_vec() });
@@ -115,9 +119,18 @@ impl Tracker {
                 Ok(())
             }
             Ok(Message::AssociationSetupResponse(answer)) if answer.cause.is_accepted() => {
-                let end = if by_control { control } else { self.anchor };
-                if self.peers.has_restarted(end, answer.recovery_time_stamp.0) {
-                    self.lost(by_control.then_some(control), effects);
+                // Both ends say when they have started.
+                let Ok((_, Message::AssociationSetupRequest(request))) = Message::decode(&asked) else {
+                    return Ok(());
+                };
+                let (of_answer, of_request) = (answer.recovery_time_stamp.0, request.recovery_time_stamp.0);
+                let (of_control, of_anchor) =
+                    if by_control { (of_answer, of_request) } else { (of_request, of_answer) };
+                if self.peers.has_restarted(self.anchor, of_anchor) {
+                    self.lost(None, effects);
+                }
+                if self.peers.has_restarted(control, of_control) {
+                    self.lost(Some(control), effects);
                 }
                 Ok(())
             }
@@ -156,7 +169,13 @@ impl Tracker {
         let up_seid = answer.up_f_seid.ok_or(Misfit)?.seid;
         let cp_seid = request.cp_f_seid.seid;
         let peer = self.peers.number(control)?;
-        let before = self.table.by_subject(peer, cp_seid).or_else(|| self.table.by_anchor(up_seid));
+        let (named, holder) = (self.table.by_subject(peer, cp_seid), self.table.by_anchor(up_seid));
+        let before = named.or(holder);
+        // Whoever had this SEID before has ended, though nobody has heard of it.
+        if let Some(other) = holder.filter(|other| Some(*other) != before) {
+            self.table.remove(other);
+            effects.push(Effect::Ended(other));
+        }
         if before.is_none() && self.table.len() >= self.most {
             return Err(Misfit);
         }

@@ -46,14 +46,19 @@ impl Side for S11 {
 
     fn prepare(&self, user: &mut User<Expected>, octets: Vec<u8>) -> Prepared {
         let Some((_, message)) = read(&octets) else { return Prepared::Noted };
-        let answer = || read(user.script.front()?).map(|(_, message)| message);
         match message {
             Message::CreateBearerRequest(request) => {
-                if let Some(Message::CreateBearerResponse(answer)) = answer() {
-                    user.script.pop_front();
-                    user.state.0.push((request, answer));
-                }
+                expect(user, request);
                 Prepared::Noted
+            }
+            // The anchor answers with the request for a bearer that the command led to at the first one.
+            Message::BearerResourceCommand(_) => {
+                let next = user.script.front().and_then(|next| read(next)).map(|(_, message)| message);
+                if let Some(Message::CreateBearerRequest(request)) = next {
+                    user.script.pop_front();
+                    expect(user, request);
+                }
+                Prepared::Send(octets)
             }
             // An answer of the MME alone is about what the anchor has asked for itself.
             message if !message.message_type().is_request() => Prepared::Noted,
@@ -111,6 +116,13 @@ impl Side for S11 {
         Some(encoded(answer))
     }
 
+    fn new_control(request: &[u8]) -> Option<u64> {
+        match read(request)?.1 {
+            Message::ModifyBearerRequest(request) => request.sender_f_teid.map(|end| end.teid.into()),
+            _ => None,
+        }
+    }
+
     fn is_complete(user: &User<Expected>) -> bool {
         user.state.0.is_empty()
     }
@@ -142,6 +154,15 @@ impl Side for S11 {
         let mut octets = Vec::new();
         MessageType::from_code(head.code)?.rejection(cause)?.encode(0, head.sequence, &mut octets).ok()?;
         Some(octets)
+    }
+}
+
+/// Takes the MME's answer from the script: it is that to a request that the anchor is to send.
+fn expect(user: &mut User<Expected>, request: CreateBearerRequest) {
+    let answer = user.script.front().and_then(|next| read(next)).map(|(_, message)| message);
+    if let Some(Message::CreateBearerResponse(answer)) = answer {
+        user.script.pop_front();
+        user.state.0.push((request, answer));
     }
 }
 

@@ -17,7 +17,7 @@ use crate::record::Bearer;
 use crate::session::Session;
 use crate::table::Table;
 use crate::template::Misfit;
-use crate::track::{Datagram, Effect, INCOMPLETE, Peers, Pending, UNKNOWN, UNMATCHED, UNREADABLE};
+use crate::track::{Datagram, Effect, INCOMPLETE, Peers, Pending, REPEATED, UNKNOWN, UNMATCHED, UNREADABLE};
 
 /// The top bit of sequence numbers of commands, and of what they trigger (TS 29.274 §7.6).
 const OF_COMMAND: u32 = 1 << 23;
@@ -108,6 +108,10 @@ impl Tracker {
                     .as_ref()
                     .is_some_and(|(of, _)| header.message_type.is_response_to(of.message_type));
                 let (Some((_, request)), true) = (request, fits) else {
+                    if self.pending.is_answered(key) {
+                        REPEATED.inc();
+                        return;
+                    }
                     UNMATCHED.inc();
                     if by_control {
                         let (sequence, octets) = (header.sequence, octets.to_vec());
@@ -289,6 +293,13 @@ impl Tracker {
         let has_station = request.bearers_to_be_created.iter().any(|bearer| bearer.s1u_enb_f_teid.is_some());
         session.idle = !has_station && (known.is_none() || session.idle);
         session.requests.push(done.asked.to_vec());
+        // Whoever had this TEID before has left, though nobody has heard of it.
+        if let Some(other) = self.table.by_anchor(session.anchor)
+            && Some(other) != before
+        {
+            self.table.remove(other);
+            effects.push(Effect::Ended(other));
+        }
         let number = session.save(&mut self.table, before, spots::find)?;
         effects.push(match known {
             Some(_) => Effect::Changed { number, request: done.asked.to_vec(), is_asked: true },
