@@ -2,7 +2,7 @@
 //! switches, controller, agent and orchestrator, each a process of its own.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use lab::edge;
 use lab::{Lab, Simulator, SimulatorOptions};
@@ -44,17 +44,7 @@ impl Edge {
         let mut simulator = lab.simulate(&simulated).unwrap();
         let mut namespaces = BTreeMap::new();
         while namespaces.len() < ues as usize {
-            let Ok(event) = time::timeout(PATIENCE, simulator.next()).await else {
-                let events = lab.controller("GET", "/v1/events", None).await.unwrap();
-                let captures = lab.controller("GET", "/v1/captures", None).await.unwrap();
-                let status = lab.switch_status("n3").await.unwrap();
-                panic!(
-                    "no UE attaches: {events:#} {captures} {status:#}\n{}\n{}",
-                    lab.log("ran"),
-                    lab.log("controller")
-                );
-            };
-            let event = event.unwrap();
+            let event = time::timeout(PATIENCE, simulator.next()).await.unwrap().unwrap();
             assert_ne!(event.kind(), "failed", "{:?}", event.text("detail"));
             if event.kind() == "attached" {
                 namespaces.insert(event.text("ipv4").unwrap().parse().unwrap(), event.namespace().unwrap());
@@ -85,7 +75,12 @@ impl Edge {
     }
 
     fn logs(&self) -> String {
-        let names = ["orchestrator", "controller", "edge-host-anchor", "edge-host-agent"];
+        let names = [
+            "orchestrator",
+            "controller",
+            "run-orchestrator/edge-host-anchor",
+            "run-orchestrator/edge-host-agent",
+        ];
         names.map(|name| format!("--- {name}\n{}", self.lab.log(name))).concat()
     }
 
@@ -125,7 +120,6 @@ async fn a_ue_moves_to_the_edge_and_back_while_it_talks() {
         time::sleep(Duration::from_millis(200)).await;
     }
     let found = [up.since(first[0]).await, down.since(first[1]).await];
-    eprintln!("up {:?}, down {:?}", found[0], found[1]);
     for found in &found {
         assert!(found.sent > 1000);
         assert_eq!(*found, Found { sent: found.sent, ..Found::default() });
@@ -134,13 +128,48 @@ async fn a_ue_moves_to_the_edge_and_back_while_it_talks() {
     let all: Vec<Ipv4Addr> = edge.ues.keys().copied().collect();
     edge.moved(&all, "edge-host").await;
     assert_eq!(edge.at_edge().await, (3, 3));
-    let known: IpAddr = ue.into();
-    let listed = edge.lab.orchestrator("GET", &format!("/v1/ues/{known}"), None).await.unwrap();
-    eprintln!("{listed}");
     let first = [up.next(), down.next()];
     time::sleep(Duration::from_millis(300)).await;
     assert_eq!(up.since(first[0]).await.lost + down.since(first[1]).await.lost, 0);
     drop((up, down));
     edge.moved(&all, "origin").await;
+    edge.stop().await;
+}
+
+/// CAP-6, CAP-9, SEL-8: agent and controller are killed while a UE is at the edge; traffic goes on, and the UE comes back in the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn agent_and_controller_may_be_killed_while_a_ue_is_at_the_edge() {
+    let mut edge = Edge::start(1).await;
+    let (ue, space) = edge.ues.iter().next().map(|(ue, space)| (*ue, space.clone())).unwrap();
+    edge.moved(&[ue], "edge-host").await;
+    let user = bind(&space, ue, UE_PORT);
+    let server = bind(edge.lab.dn(), lab::DN, DN_PORT);
+    let up = Flow::start(&user, &server, (lab::DN, DN_PORT).into());
+    let down = Flow::start(&server, &user, (ue, UE_PORT).into());
+    time::sleep(Duration::from_millis(500)).await;
+    let first = [up.next(), down.next()];
+    let agent =
+        net::process::holder(&edge.lab.folder().join("run-orchestrator/edge-host-agent.lock")).unwrap();
+    let agent = nix::unistd::Pid::from_raw(agent.unwrap().cast_signed());
+    nix::sys::signal::kill(agent, nix::sys::signal::Signal::SIGKILL).unwrap();
+    edge.lab.kill("controller").await.unwrap();
+    edge.lab.restart_part("controller").unwrap();
+    until("the controller knows the copy again, by an agent that the orchestrator has started", async || {
+        let replicas = edge.lab.controller("GET", "/v1/replicas", None).await.ok()?;
+        let replica = &replicas["replicas"][0];
+        (replica["connected"] == true && replica["ues"] == 1).then_some(())
+    })
+    .await;
+    let found = [up.since(first[0]).await, down.since(first[1]).await];
+    for found in &found {
+        assert_eq!(*found, Found { sent: found.sent, ..Found::default() });
+    }
+    assert_eq!(edge.at_edge().await, (1, 1));
+    edge.moved(&[ue], "origin").await;
+    assert_eq!(edge.at_edge().await, (0, 0), "{}", edge.logs());
+    let first = [up.next(), down.next()];
+    time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(up.since(first[0]).await.lost + down.since(first[1]).await.lost, 0);
+    drop((up, down));
     edge.stop().await;
 }

@@ -55,8 +55,9 @@ const AT_SITE: Ipv4Addr = Ipv4Addr::new(10, 203, 0, 2);
 const AGENT_PORT: u16 = 8806;
 /// The orchestrator's API, in the namespace of the switches.
 pub const MOVES: &str = "127.0.0.1:8182";
-/// UE addresses that the edge anchor gives.
-const EDGE_POOL: &str = "10.46.0.0/17";
+/// UE addresses of the edge anchor, and its halves.
+const EDGE_POOL: &str = "10.46.0.0/16";
+const EDGE_POOLS: [&str; 2] = ["10.46.0.0/17", "10.46.128.0/17"];
 /// Time limit for an answer on N4.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Requests that wait for the task of [`Clones`].
@@ -119,9 +120,11 @@ pub(crate) fn configuration(core: &Value, folder: &Path) -> Value {
     made["upf"]["gtpu"] = json!(format!("{EDGE_N3}:2152"));
     if made.get("spgw").is_some() {
         made["spgw"]["gtpc"] = json!(format!("{EDGE_N3}:2123"));
-        for section in ["spgw", "upf"] {
-            let names = if section == "spgw" { "apn" } else { "dnn" };
-            made[section][names][0]["ue_pool"]["ipv4"] = json!(EDGE_POOL);
+        // It has no SMF, but the pools in a file must fit one another.
+        for (section, names, pool) in
+            [("spgw", "apn", EDGE_POOLS[0]), ("smf", "dnn", EDGE_POOLS[1]), ("upf", "dnn", EDGE_POOL)]
+        {
+            made[section][names][0]["ue_pool"]["ipv4"] = json!(pool);
         }
         made["mec"] = json!({"agent": {
             "listen": format!("{AT_SITE}:{AGENT_PORT}"), "control": MME, "clone": EDGE_N3, "gtpu": EDGE_N3,

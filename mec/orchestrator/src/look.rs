@@ -190,6 +190,13 @@ async fn look_at_host(look: &Look<'_>, host: &Host, answers: bool) {
         return;
     }
     let is_empty = core.state().users_at(&host.name).is_empty();
+    // An agent that has ended has no state of its own: another one goes on.
+    if !is_empty
+        && runs == Some(true)
+        && let Err(error) = core.drivers.of(host).start(host).await
+    {
+        tracing::warn!(host = host.name, %error, "what is beside its anchor cannot be started again");
+    }
     let since = {
         let mut memory = lock(&core.memory);
         if !is_empty || runs != Some(true) {

@@ -230,13 +230,13 @@ impl Agent {
 
     async fn frame(&mut self, frame: Frame) -> io::Result<()> {
         let now = time::now_std();
-        if let Frame::Hello { version, n4, started, resume } = frame {
+        if let Frame::Hello { version, n4, started, resume, original } = frame {
             if version != VERSION {
                 return Err(io::Error::other(format!(
                     "the replicator speaks version {version}, not {VERSION}"
                 )));
             }
-            self.open(n4, started, resume).await?;
+            self.open(n4, started, resume, original).await?;
             if let Some((side, _)) = self.side.as_mut().filter(|_| !resume) {
                 // A replicator that begins knows nothing of those whom an earlier one has had made.
                 of_side!(side, clone => clone.end_all(now));
@@ -280,7 +280,7 @@ impl Agent {
     }
 
     /// Opens the socket of a protocol, unless it is open.
-    async fn open(&mut self, n4: bool, started: u32, resume: bool) -> io::Result<()> {
+    async fn open(&mut self, n4: bool, started: u32, resume: bool, original: IpAddr) -> io::Result<()> {
         if matches!((&self.side, n4), (Some((Sides::S11(_), _)), false) | (Some((Sides::N4(_), _)), true)) {
             return Ok(());
         }
@@ -301,7 +301,11 @@ impl Agent {
             }
             Sides::N4(Clone::new(n4, limits, secret))
         } else {
-            Sides::S11(Clone::new(S11 { restart_counter: started as u8 }, limits, secret))
+            Sides::S11(Clone::new(
+                S11 { restart_counter: started as u8, original, clone: self.config.clone },
+                limits,
+                secret,
+            ))
         };
         self.side = Some((side, Arc::new(socket)));
         Ok(())

@@ -1,6 +1,6 @@
 //! A replicator's connection to an agent: kept, made again when it ends, and counted.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -61,6 +61,8 @@ pub struct Hello {
     pub started: u32,
     /// The clone has sessions already. So it has for every connection but the first one.
     pub resume: bool,
+    /// The original's address on S11 or N4.
+    pub original: IpAddr,
 }
 
 /// See the module. It ends with this handle.
@@ -147,8 +149,8 @@ async fn connection(
     stream.set_nodelay(true)?;
     let (mut from, mut to) = stream.into_split();
     let (mut reader, mut writer, mut out) = (Reader::default(), Writer::default(), Vec::new());
-    let Hello { n4, started, resume } = hello;
-    writer.write(&Frame::Hello { version: VERSION, n4, started, resume }, &mut out);
+    let Hello { n4, started, resume, original } = hello;
+    writer.write(&Frame::Hello { version: VERSION, n4, started, resume, original }, &mut out);
     let mut octets = vec![0; 65_536];
     let mut number = 0;
     let mut batch = Vec::new();

@@ -4,7 +4,7 @@
 //! lowest first. Users are named by the difference to the user of the frame before, as they mostly come one after another. A user of 4G
 //! with one bearer takes some 44 octets to the agent, and 18 back.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::clone::{Made, Why};
 use crate::record::{Bearer, MOST};
@@ -27,6 +27,8 @@ pub enum Frame {
         started: u32,
         /// Users follow whose sessions are there.
         resume: bool,
+        /// The original's address on S11 or N4.
+        original: IpAddr,
     },
     /// To the agent: a template that later frames name.
     Template {
@@ -244,10 +246,11 @@ impl Writer {
         };
         self.content.push(kind);
         match frame {
-            Frame::Hello { version, n4, started, resume } => {
+            Frame::Hello { version, n4, started, resume, original } => {
                 put_number(&mut self.content, *version);
                 self.content.push(u8::from(*n4) | u8::from(*resume) << 1);
                 put_number(&mut self.content, (*started).into());
+                self.content.extend_from_slice(original.to_string().as_bytes());
             }
             Frame::Template { number, octets } => {
                 put_number(&mut self.content, (*number).into());
@@ -361,7 +364,9 @@ impl Reader {
                 let version = number(&mut rest)?;
                 let flags = *rest.split_off_first().ok_or(BadFrame)?;
                 let started = narrow(number(&mut rest)?)?;
-                Frame::Hello { version, n4: flags & 1 != 0, started, resume: flags & 2 != 0 }
+                let original = std::str::from_utf8(std::mem::take(&mut rest)).map_err(|_| BadFrame)?;
+                let original = original.parse().map_err(|_| BadFrame)?;
+                Frame::Hello { version, n4: flags & 1 != 0, started, resume: flags & 2 != 0, original }
             }
             1 => Frame::Template {
                 number: narrow(number(&mut rest)?)?,
@@ -460,7 +465,13 @@ mod tests {
             stored: vec![],
         };
         vec![
-            Frame::Hello { version: VERSION, n4: true, started: u32::MAX, resume: false },
+            Frame::Hello {
+                version: VERSION,
+                n4: true,
+                started: u32::MAX,
+                resume: false,
+                original: [10, 0, 0, 1].into(),
+            },
             Frame::Template { number: 300, octets: vec![1; 400] },
             make,
             same,

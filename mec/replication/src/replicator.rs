@@ -557,7 +557,7 @@ impl Replicator {
         };
         let is_known = self.state().replicas.contains_key(key);
         if !is_known {
-            let connection = self.connection(key, agent, protocol, false);
+            let connection = self.connection(key, agent, (original, protocol), false);
             let replica = Replica::new(agent, original, connection);
             self.state().replicas.entry(key.clone()).or_insert(replica);
         }
@@ -590,7 +590,7 @@ impl Replicator {
         &self,
         key: &(String, String),
         agent: SocketAddr,
-        protocol: Protocol,
+        (original, protocol): (IpAddr, Protocol),
         resume: bool,
     ) -> Connection {
         let (inner, name) = (Arc::downgrade(&self.inner), key.clone());
@@ -599,7 +599,8 @@ impl Replicator {
                 Replicator { inner }.incoming(&name, incoming);
             }
         });
-        let hello = connection::Hello { n4: protocol == Protocol::N4, started: self.inner.started, resume };
+        let hello =
+            connection::Hello { n4: protocol == Protocol::N4, started: self.inner.started, resume, original };
         Connection::start(agent, hello, incoming)
     }
 
@@ -627,7 +628,11 @@ impl Replicator {
                     let key = (anchor.name.clone(), target);
                     let replica = state.replicas.entry(key.clone()).or_insert_with(|| {
                         // It takes the lock before it says anything: then all copies are there.
-                        Replica::new(agent, anchor.control, self.connection(&key, agent, protocol, true))
+                        Replica::new(
+                            agent,
+                            anchor.control,
+                            self.connection(&key, agent, (anchor.control, protocol), true),
+                        )
                     });
                     let copy = match (is_wanted, made) {
                         (true, Some(made)) => Copy::There(made),

@@ -24,7 +24,12 @@ use replication::track::{Datagram, Effect};
 
 const MME: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const ANCHOR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 11));
+const CLONE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 11));
 const ENB: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 1, 0, 1));
+
+fn side(restart_counter: u8) -> S11 {
+    S11 { restart_counter, original: ANCHOR, clone: CLONE }
+}
 
 fn accepted() -> Cause {
     CauseValue::ACCEPTED.into()
@@ -275,7 +280,7 @@ impl World {
 
     /// Makes all sessions at an anchor, and what became of each.
     fn copy(&self, to: &mut Anchor) -> BTreeMap<u32, Result<Made, Why>> {
-        let mut clone = Clone::new(S11 { restart_counter: 1 }, Limits::default(), 99);
+        let mut clone = Clone::new(side(1), Limits::default(), 99);
         for number in self.tracker.table().numbers() {
             clone.make(self.now, number, self.script(number));
         }
@@ -407,7 +412,7 @@ fn silence_ends_and_late_answers_change_nothing() {
     let mut world = World::new();
     world.attach(1);
     let limits = Limits { repeats: 2, ..Limits::default() };
-    let mut clone = Clone::new(S11 { restart_counter: 1 }, limits, 9);
+    let mut clone = Clone::new(side(1), limits, 9);
     let mut now = world.now;
     clone.make(now, 0, world.script(0));
     let mut sent = Vec::new();
@@ -437,7 +442,7 @@ fn naive_replay_alters_only_what_differs() {
     (1..=5).for_each(|ue| world.attach(ue));
     // The same anchor again gives the same TEIDs.
     for (mut to, is_same) in [(Anchor::new(7, 100), true), (Anchor::new(8, 100), false)] {
-        let mut clone = Clone::new(S11 { restart_counter: 1 }, Limits::default(), 9);
+        let mut clone = Clone::new(side(1), Limits::default(), 9);
         for (at, octets) in world.raw.iter().enumerate() {
             let ue = at as u32 / 2;
             clone.replay(world.now, ue, (0xa000_0001 + ue).into(), octets.clone());
@@ -466,7 +471,7 @@ fn a_copy_follows_and_ends() {
     let mut world = World::new();
     world.attach(1);
     let mut to = Anchor::new(1, 5000);
-    let mut clone = Clone::new(S11 { restart_counter: 1 }, Limits::default(), 9);
+    let mut clone = Clone::new(side(1), Limits::default(), 9);
     clone.make(world.now, 0, world.script(0));
     drive(&mut clone, &mut to, world.now);
     let teid = world.ues[&1];
@@ -490,7 +495,7 @@ fn what_a_clone_asks_reaches_the_mme() {
     let mut world = World::new();
     world.attach(1);
     let mut to = Anchor::new(1, 5000);
-    let mut clone = Clone::new(S11 { restart_counter: 7 }, Limits::default(), 9);
+    let mut clone = Clone::new(side(7), Limits::default(), 9);
     clone.make(world.now, 0, world.script(0));
     drive(&mut clone, &mut to, world.now);
     clone.handle_datagram(
@@ -554,7 +559,7 @@ fn a_dedicated_bearer_is_answered_from_what_was_kept() {
     let session = world.tracker.session(0).unwrap();
     assert_eq!(session.bearers.iter().map(|bearer| (bearer.id, bearer.uplink)).next_back(), Some((6, 70)));
     let mut to = Anchor::new(1, 5000);
-    let mut clone = Clone::new(S11 { restart_counter: 1 }, Limits::default(), 9);
+    let mut clone = Clone::new(side(1), Limits::default(), 9);
     clone.make(world.now, 0, world.script(0));
     assert!(drive(&mut clone, &mut to, world.now).is_empty(), "not there without its bearer");
     clone.handle_datagram(world.now, &encode(ask(71), 0xa000_0001, 901));
@@ -564,7 +569,7 @@ fn a_dedicated_bearer_is_answered_from_what_was_kept() {
     let Some(Event::Made(0, made)) = clone.poll_event() else { panic!() };
     assert_eq!(made.bearers.iter().map(|bearer| (bearer.id, bearer.uplink)).next_back(), Some((6, 71)));
     // One that does not ask for it does not have the UE.
-    let mut clone = Clone::new(S11 { restart_counter: 1 }, Limits::default(), 9);
+    let mut clone = Clone::new(side(1), Limits::default(), 9);
     let mut to = Anchor::new(1, 5000);
     clone.make(world.now, 0, world.script(0));
     drive(&mut clone, &mut to, world.now);
@@ -638,6 +643,23 @@ fn what_was_kept_comes_back() {
     assert!(records.map(|(_, change)| table.restore(change)).all(|restored| restored.is_err()));
 }
 
+/// An MME names the P-GW. Where that is the first anchor, the clone is to be it; another one stays.
+#[test]
+fn the_clone_is_the_gateway_that_the_first_anchor_was() {
+    let mut world = World::new();
+    for (ue, gateway, expected) in [(1, ANCHOR, CLONE), (2, ENB, ENB)] {
+        let gateway = Some(FTeid::new(InterfaceType::S5S8_PGW_GTPC, 0, gateway));
+        world.ask(0, CreateSessionRequest { pgw_f_teid: gateway, ..create(ue) });
+        let mut clone = Clone::new(side(1), Limits::default(), 9);
+        clone.make(world.now, 0, world.script(ue - 1));
+        let Message::CreateSessionRequest(sent) = Message::decode(&clone.poll_transmit().unwrap()).unwrap().1
+        else {
+            panic!()
+        };
+        assert_eq!(sent.pgw_f_teid.and_then(|end| end.address()), Some(expected));
+    }
+}
+
 /// An eNB may have the very TEID that the anchor has on S11: it comes to the clone all the same.
 #[test]
 fn equal_teids_are_not_mixed_up() {
@@ -659,7 +681,7 @@ fn equal_teids_are_not_mixed_up() {
             .unwrap()
             .requests;
     let mut to = Anchor::new(1, 5000);
-    let mut clone = Clone::new(S11 { restart_counter: 1 }, Limits::default(), 9);
+    let mut clone = Clone::new(side(1), Limits::default(), 9);
     clone.make(world.now, 0, Script { control: record.control, requests });
     drive(&mut clone, &mut to, world.now);
     assert_eq!(to.meaning(), world.anchor.meaning());
@@ -671,7 +693,7 @@ fn a_handle_that_is_used_again_is_another_users() {
     let mut world = World::new();
     (1..=2).for_each(|ue| world.attach(ue));
     let mut to = Anchor::new(1, 5000);
-    let mut clone = Clone::new(S11 { restart_counter: 1 }, Limits::default(), 9);
+    let mut clone = Clone::new(side(1), Limits::default(), 9);
     clone.make(world.now, 0, world.script(0));
     drive(&mut clone, &mut to, world.now);
     clone.make(world.now, 0, world.script(1));

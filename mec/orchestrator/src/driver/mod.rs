@@ -32,7 +32,7 @@ pub trait Driver: Send + Sync {
     /// Starts what does not run. It need not answer yet when this returns.
     fn start<'a>(&'a self, host: &'a Host) -> Doing<'a, ()>;
 
-    /// Whether both run; none: only others know.
+    /// Whether the anchor runs; none: only others know.
     fn is_running<'a>(&'a self, host: &'a Host) -> Doing<'a, Option<bool>>;
 
     /// Stops what runs.

@@ -2,6 +2,9 @@
 //!
 //! A dedicated bearer is made by the anchor itself. It asks for it as the first anchor did, and gets the answer that the MME gave then.
 
+use std::net::IpAddr;
+
+use gtpv2c::ie;
 use gtpv2c::message::*;
 use gtpv2c::{Cause, CauseValue, Ebi, Recovery};
 
@@ -14,7 +17,36 @@ use crate::record::Bearer;
 pub struct S11 {
     /// What Echo answers say of restarts.
     pub restart_counter: u8,
+    /// The first anchor's address.
+    pub original: IpAddr,
+    /// The clone's address.
+    pub clone: IpAddr,
 }
+
+impl S11 {
+    /// Where the MME has named the first anchor as P-GW, too, the clone is to be the P-GW: it would else be an S-GW before the first one.
+    fn name_gateway(&self, request: &mut [u8]) {
+        let (IpAddr::V4(original), IpAddr::V4(clone)) = (self.original, self.clone) else { return };
+        let mut at = HEADER;
+        while let Some([kind, l0, l1, instance]) = request.get(at..).and_then(|rest| rest.first_chunk()) {
+            let (is_gateway, length) =
+                ((*kind, instance & 0xf) == (ie::F_TEID, 1), u16::from_be_bytes([*l0, *l1]));
+            let begin = at + 4;
+            // Flags, TEID, IPv4 address (§8.22).
+            if let Some(address) =
+                request.get_mut(begin + 5..begin + 9).filter(|address| **address == original.octets())
+                && is_gateway
+                && length >= 9
+            {
+                address.copy_from_slice(&clone.octets());
+            }
+            at = begin + usize::from(length);
+        }
+    }
+}
+
+/// Octets of a header with TEID (§5.1).
+const HEADER: usize = 12;
 
 /// Bearers that the anchor is to ask for, with the MME's answers.
 #[derive(Debug, Default)]
@@ -44,7 +76,7 @@ impl Side for S11 {
         header[8..11].copy_from_slice(&sequence.to_be_bytes()[1..]);
     }
 
-    fn prepare(&self, user: &mut User<Expected>, octets: Vec<u8>) -> Prepared {
+    fn prepare(&self, user: &mut User<Expected>, mut octets: Vec<u8>) -> Prepared {
         let Some((_, message)) = read(&octets) else { return Prepared::Noted };
         match message {
             Message::CreateBearerRequest(request) => {
@@ -58,6 +90,10 @@ impl Side for S11 {
                     user.script.pop_front();
                     expect(user, request);
                 }
+                Prepared::Send(octets)
+            }
+            Message::CreateSessionRequest(_) => {
+                self.name_gateway(&mut octets);
                 Prepared::Send(octets)
             }
             // An answer of the MME alone is about what the anchor has asked for itself.
