@@ -20,6 +20,7 @@ mod n4;
 mod offload;
 mod pdcp;
 mod pipeline;
+mod replicas;
 mod rlc;
 mod rrc;
 mod rules;

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::{
-    cotcp, cu, cu_control, du, du_control, epc, gtpv2c, n4, offload, pdcp, pipeline, rlc, rrc, rules, switch,
-    ue, ue_rrc,
+    cotcp, cu, cu_control, du, du_control, epc, gtpv2c, n4, offload, pdcp, pipeline, replicas, rlc, rrc,
+    rules, switch, ue, ue_rrc,
 };
 
 /// One decoder or endpoint.
@@ -64,6 +64,13 @@ pub const TARGETS: &[Target] = &[
     Target { name: "pfcp", run: pfcp, seeds: || folder("pfcp") },
     Target { name: "pfcp-endpoint", run: pfcp_endpoint, seeds: || folder("pfcp") },
     Target { name: "pipeline", run: pipeline::run, seeds: pipeline::seeds },
+    Target { name: "replication-frames", run: replication::frame::fuzz, seeds: || vec![vec![3, 0, 1, 0]] },
+    Target { name: "replication-n4", run: replicas::of_n4, seeds: || replicas::n4_seeds(folder("pfcp")) },
+    Target {
+        name: "replication-s11",
+        run: replicas::of_s11,
+        seeds: || replicas::s11_seeds(folder("gtpv2c")),
+    },
     Target { name: "rl-tree-model", run: rules::model, seeds: rules::models },
     Target { name: "rlc-am", run: rlc::am, seeds: rlc::am_seeds },
     Target { name: "rlc-um", run: rlc::um, seeds: rlc::um_seeds },

@@ -11,8 +11,8 @@ use pfcp::*;
 
 use super::mme::Tap;
 
-/// Its address, in the UPF's namespace.
-pub(super) const OWN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 30);
+/// Its address, in the UPF's namespace: that of the SMF in the lab, which does not run here.
+pub(super) const OWN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
 /// Sessions that are set up at once.
 const WINDOW: usize = 64;
 /// Port of PFCP (TS 29.244 §4.2.2).

@@ -14,7 +14,7 @@ const PLAIN: [&str; 5] = ["gtpc", "pfcp", "gtpu", "upf", "apn"];
 const DOWNTIME_MS: f64 = 100.0;
 
 /// An attach that takes longer than without the scheme by this part of it is delayed.
-const DELAYED: f64 = 0.05;
+const DELAYED: f64 = 0.1;
 
 /// The paper's rows: modifies entities, is selective, has downtime, adds control latency.
 const PUBLISHED: [(&str, [bool; 4]); 5] = [
