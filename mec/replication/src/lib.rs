@@ -24,6 +24,7 @@ pub mod frame;
 mod index;
 pub mod keep;
 pub mod n4;
+mod original;
 pub mod record;
 pub mod replicator;
 pub mod s11;

@@ -27,10 +27,10 @@ use crate::clone::{Made, Why};
 use crate::connection::{self, Connection};
 use crate::frame::Frame;
 use crate::keep::{self, KeepError, Kept, KeptCopy};
-use crate::session::Session;
-use crate::table::Table;
+pub use crate::original::{Listed, Tunnel};
+use crate::original::{Original, Tracker, find, of_tracker};
 use crate::template::{Source, Template};
-use crate::track::{Datagram, Effect, Peers};
+use crate::track::{Datagram, Effect};
 use crate::{n4, s11};
 use store::records::{Change as Write, Records};
 
@@ -38,8 +38,6 @@ static STALE: Counter = Counter::new("replication_stale_copies");
 static PASSED: Counter = Counter::new("replication_requests_passed");
 static UNASKED: Counter = Counter::new("replication_answers_unasked");
 
-/// Most messages of a user that are kept as they were. Whoever has more is left out of naïve replication.
-const MAX_RAW: usize = 256;
 /// How long copies may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Requests of clones whose answers are waited for.
@@ -107,37 +105,6 @@ pub struct AsOriginal {
 /// Sends requests of clones to the control plane.
 pub type Send = Box<dyn Fn(AsOriginal) + std::marker::Send + Sync>;
 
-/// A session at its original, for people and the orchestrator.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Listed {
-    /// Counts from 1, in the order of the list.
-    pub number: u32,
-    /// `imsi-…` or `seid-…`.
-    pub id: String,
-    /// The user's addresses; of IPv6 the prefix.
-    pub addresses: Vec<IpAddr>,
-    /// The base station that serves it.
-    pub base_station: Option<IpAddr>,
-    /// `active` or `idle`.
-    pub state: &'static str,
-    /// Tunnels: TEID at the anchor, and at the base station.
-    pub tunnels: Vec<Tunnel>,
-    /// Whether it can be made again.
-    pub complete: bool,
-}
-
-/// A tunnel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Tunnel {
-    /// The bearer, or the tunnel's place in the session.
-    #[serde(skip)]
-    pub id: u8,
-    /// TEID at the anchor.
-    pub uplink: u32,
-    /// TEID at the base station.
-    pub downlink: Option<u32>,
-}
-
 /// A user whose copy is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copied {
@@ -194,93 +161,6 @@ pub enum Refusal {
     /// Messages are not kept as they were.
     #[error("naïve replication needs `keep_raw`, or the anchor's sessions began before")]
     NoRaw,
-}
-
-#[derive(Debug)]
-enum Tracker {
-    S11(s11::Tracker),
-    N4(n4::Tracker),
-}
-
-/// Calls a method of either tracker.
-macro_rules! of_tracker {
-    ($tracker:expr, $name:ident => $do:expr) => {
-        match $tracker {
-            Tracker::S11($name) => $do,
-            Tracker::N4($name) => $do,
-        }
-    };
-}
-
-impl Tracker {
-    fn new(protocol: Protocol, anchor: IpAddr, most: usize) -> Tracker {
-        match protocol {
-            Protocol::S11 => Tracker::S11(s11::Tracker::new(anchor, most)),
-            Protocol::N4 => Tracker::N4(n4::Tracker::new(anchor, most)),
-        }
-    }
-
-    fn table(&self) -> &Table {
-        of_tracker!(self, tracker => tracker.table())
-    }
-
-    fn peers(&self) -> &Peers {
-        of_tracker!(self, tracker => tracker.peers())
-    }
-
-    fn session(&self, number: u32) -> Option<Session> {
-        of_tracker!(self, tracker => tracker.session(number))
-    }
-
-    fn protocol(&self) -> Protocol {
-        if matches!(self, Tracker::S11(_)) { Protocol::S11 } else { Protocol::N4 }
-    }
-
-    fn listed(&self, number: u32) -> Option<Listed> {
-        let session = self.session(number)?;
-        let (id, stations) = match self {
-            Tracker::S11(_) => {
-                let imsi = s11::imsi(session.subject);
-                let id = imsi.map_or_else(
-                    || format!("subject-{:016x}", session.subject),
-                    |imsi| format!("imsi-{imsi}"),
-                );
-                (id, s11::stations(&session.requests))
-            }
-            Tracker::N4(_) => (format!("seid-{:016x}", session.subject), n4::stations(&session.requests)),
-        };
-        let downlink = |id: u8| {
-            let end = stations.iter().find(|(known, ..)| *known == id).filter(|_| !session.idle);
-            end.map(|(_, teid, _)| *teid)
-        };
-        let tunnel = |bearer: &crate::record::Bearer| Tunnel {
-            id: bearer.id,
-            uplink: bearer.uplink,
-            downlink: downlink(bearer.id),
-        };
-        Some(Listed {
-            number: number + 1,
-            id,
-            addresses: session.bearers.iter().flat_map(crate::record::addresses_of).collect(),
-            base_station: stations.first().map(|(.., address)| *address).filter(|_| !session.idle),
-            state: if session.idle { "idle" } else { "active" },
-            tunnels: session.bearers.iter().map(tunnel).collect(),
-            complete: !session.incomplete,
-        })
-    }
-}
-
-/// Messages of a user as they were, each with its place among all.
-type Raw = Vec<(u64, IpAddr, Vec<u8>)>;
-
-#[derive(Debug)]
-struct Original {
-    tracker: Tracker,
-    raw: HashMap<u32, Raw>,
-    raw_octets: usize,
-    order: u64,
-    /// Control planes that are kept.
-    kept_peers: usize,
 }
 
 /// What is known of a copy.
@@ -621,7 +501,8 @@ impl Replicator {
                     Protocol::S11 => Tracker::S11(s11::Tracker::restored(anchor.control, most, table, peers)),
                     Protocol::N4 => Tracker::N4(n4::Tracker::restored(anchor.control, most, table, peers)),
                 };
-                let original = Original { kept_peers, ..Original::new(tracker) };
+                let mut original = Original::new(tracker);
+                original.kept_peers = kept_peers;
                 let mut state = self.state();
                 state.originals.insert(anchor.control, original);
                 for KeptCopy { number, target, agent, is_wanted, made } in copies {
@@ -748,62 +629,9 @@ impl Replicator {
     }
 }
 
-/// The session of a name: an address, or as it is listed.
-fn find(source: &Original, name: &str) -> Option<u32> {
-    let table = source.tracker.table();
-    if let Ok(address) = name.parse() {
-        return table.by_address(address);
-    }
-    let subject = match (source.tracker.protocol(), name.split_once('-')?) {
-        (Protocol::S11, ("imsi", digits)) => s11::subject(&digits.parse().ok()?),
-        (Protocol::N4, ("seid", seid)) => u64::from_str_radix(seid, 16).ok()?,
-        _ => return None,
-    };
-    table.of_subject(subject)
-}
-
-impl Original {
-    fn new(tracker: Tracker) -> Original {
-        Original { tracker, raw: HashMap::default(), raw_octets: 0, order: 0, kept_peers: 0 }
-    }
-
-    fn keep(&mut self, control: IpAddr, effect: &Effect) {
-        let (number, request, begins) = match effect {
-            Effect::Began { number, request } => (*number, request, true),
-            Effect::Changed { number, request, is_asked: true } => (*number, request, false),
-            Effect::Ended(number) => {
-                self.raw_octets -= octets_of(self.raw.remove(number));
-                return;
-            }
-            _ => return,
-        };
-        if begins {
-            self.raw_octets -= octets_of(self.raw.remove(&number));
-        }
-        let of_user = match begins {
-            true => self.raw.entry(number).or_default(),
-            // Without its beginning a history is of no use.
-            false => match self.raw.get_mut(&number) {
-                Some(of_user) => of_user,
-                None => return,
-            },
-        };
-        self.order += 1;
-        self.raw_octets += request.len();
-        of_user.push((self.order, control, request.clone()));
-        if of_user.len() > MAX_RAW {
-            self.raw_octets -= octets_of(self.raw.remove(&number));
-        }
-    }
-}
-
 /// Whether a request sets a state that an anchor may be told again (Modify Bearer, Release Access Bearers; Session Modification).
 fn is_state(request: &[u8]) -> bool {
     request.get(1).is_some_and(|code| [34, 170, 52].contains(code))
-}
-
-fn octets_of(raw: Option<Raw>) -> usize {
-    raw.into_iter().flatten().map(|(.., octets)| octets.len()).sum()
 }
 
 impl Replica {
