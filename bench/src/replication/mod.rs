@@ -16,6 +16,7 @@
 //! downtime. Table II is made of what was seen. `docs/bench-replication.md` explains the figures.
 
 mod custom;
+mod memory;
 mod messages;
 mod mme;
 mod pair;
@@ -223,6 +224,7 @@ pub async fn run(options: &Options) -> anyhow::Result<Experiment> {
         table::row(&mut experiment, &results, contender, &is_selective, extent.counts)?;
     }
     figures(&mut experiment, &results, &extent);
+    experiment.ratios.insert("stored_mb_per_million".to_owned(), memory::of_a_million()?);
     for contender in contenders {
         contender.stop().await?;
     }

@@ -17,6 +17,7 @@ fn switch(name: &str, datapath_id: u64, place: Place, external: Option<&str>) ->
         gtp_port: "gtp".to_owned(),
         local: Default::default(),
         external: external.map(str::to_owned),
+        capture: false,
     }
 }
 

@@ -15,6 +15,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::HashMap;
@@ -224,6 +225,8 @@ struct Inner {
     state: Mutex<State>,
     changed: Notify,
     started: u32,
+    /// Somebody takes changes, to keep them.
+    is_kept: AtomicBool,
 }
 
 /// The replicator; clones share it.
@@ -243,7 +246,15 @@ impl Replicator {
     pub fn new(config: Config, anchors: Vec<Anchor>, started: u32, send: Send) -> Replicator {
         let state = Mutex::new(State { sequence: FAR, ..State::default() });
         Replicator {
-            inner: Arc::new(Inner { config, anchors, send, state, changed: Notify::new(), started }),
+            inner: Arc::new(Inner {
+                config,
+                anchors,
+                send,
+                state,
+                changed: Notify::new(),
+                started,
+                is_kept: AtomicBool::new(false),
+            }),
         }
     }
 
@@ -269,7 +280,13 @@ impl Replicator {
             Some(original) if original.tracker.protocol() == protocol => original,
             // Anybody can send a datagram to the other port.
             Some(original) if !original.tracker.table().is_empty() => return,
-            _ => fresh.insert(Original::new(Tracker::new(protocol, anchor, config.max_sessions))),
+            _ => {
+                let mut tracker = Tracker::new(protocol, anchor, config.max_sessions);
+                if !self.inner.is_kept.load(Ordering::Relaxed) {
+                    of_tracker!(&mut tracker, tracker => tracker.table_mut().forget_changes());
+                }
+                fresh.insert(Original::new(tracker))
+            }
         };
         let mut effects = Vec::new();
         of_tracker!(&mut original.tracker, tracker => tracker.observe(time::now_std(), datagram, &mut effects));
@@ -489,6 +506,7 @@ impl Replicator {
     /// # Errors
     /// The database cannot be read, or contradicts itself.
     pub async fn restore(&self, records: &Records) -> Result<(), KeepError> {
+        self.inner.is_kept.store(true, Ordering::Relaxed);
         for anchor in &self.inner.anchors {
             for protocol in [Protocol::S11, Protocol::N4] {
                 let Kept { table, peers, copies } = keep::load(records, anchor.control, protocol).await?;

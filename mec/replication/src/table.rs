@@ -52,11 +52,31 @@ pub struct Table {
     by_anchor: Index,
     by_address: Index,
     hasher: foldhash::fast::RandomState,
+    /// Nobody takes changes, so none is noted.
+    is_unkept: bool,
     changed: HashSet<u32>,
     changed_templates: HashSet<u16>,
 }
 
 impl Table {
+    /// From now on nobody takes changes.
+    pub fn forget_changes(&mut self) {
+        self.is_unkept = true;
+        (self.changed, self.changed_templates) = Default::default();
+    }
+
+    fn note(&mut self, number: u32) {
+        if !self.is_unkept {
+            self.changed.insert(number);
+        }
+    }
+
+    fn note_template(&mut self, number: u16) {
+        if !self.is_unkept {
+            self.changed_templates.insert(number);
+        }
+    }
+
     /// How many records there are.
     pub fn len(&self) -> usize {
         self.len
@@ -180,7 +200,7 @@ impl Table {
     pub fn enter_template(&mut self, template: Template) -> Result<u16, Misfit> {
         let (number, is_new) = self.templates.enter(template).ok_or(Misfit)?;
         if is_new {
-            self.changed_templates.insert(number);
+            self.note_template(number);
         }
         Ok(number)
     }
@@ -188,7 +208,7 @@ impl Table {
     /// A message is not kept after all, or no longer.
     pub fn leave_template(&mut self, number: u16) {
         if self.templates.leave(number) {
-            self.changed_templates.insert(number);
+            self.note_template(number);
         }
     }
 
@@ -221,14 +241,14 @@ impl Table {
             self.beside.insert(number, octets.into());
         }
         self.index(number, true);
-        self.changed.insert(number);
+        self.note(number);
     }
 
     fn clear(&mut self, number: u32) {
         self.index(number, false);
         self.chunks[number as usize / CHUNK][number as usize % CHUNK][0] = FREE;
         self.beside.remove(&number);
-        self.changed.insert(number);
+        self.note(number);
     }
 
     /// Replaces a record whose new templates are entered, and whose old ones are left by the caller.
