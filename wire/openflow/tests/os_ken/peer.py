@@ -110,6 +110,7 @@ def own():
     yield "group", group(ofp.OFPGT_INDIRECT, p.OFPBucket(0, ofp.OFPP_ANY, ofp.OFPG_ANY, steer))
     buckets = [p.OFPBucket(watch_port=port, actions=output, weight=0, watch_group=ofp.OFPG_ANY) for port in (1, 2)]
     yield "group of two", group(ofp.OFPGT_FF, *buckets)
+    yield "flow to a queue", flow(outer, [p.OFPActionSetQueue(1), *output])
     yield "packet-out", p.OFPPacketOut(datapath, ofp.OFP_NO_BUFFER, ofp.OFPP_CONTROLLER, output, bytes(range(60)))
     for kind in ("Hello", "FeaturesRequest", "GetConfigRequest", "BarrierRequest", "GetAsyncRequest"):
         yield kind, getattr(p, "OFP" + kind)(datapath)
@@ -156,7 +157,7 @@ def own():
     yield "OFPBMC_BAD_FIELD", flow(p.OFPMatch(reg0=1), output)
     yield "OFPBMC_BAD_PREREQ", flow(p.OFPMatch(tcp_dst=443), output)
     yield "OFPBMC_BAD_PREREQ", flow(p.OFPMatch(eth_type=0x86DD, ipv4_dst="10.0.0.1"), output)
-    yield "OFPBAC_BAD_TYPE", flow(outer, [p.OFPActionSetQueue(1)])
+    yield "OFPBAC_BAD_TYPE", flow(outer, [p.OFPActionSetMplsTtl(1)])
     yield "OFPBAC_BAD_TYPE", flow(outer, [p.OFPActionCopyTtlOut()])
     yield "OFPBAC_BAD_EXPERIMENTER", flow(outer, [p.NXActionResubmitTable(in_port=1, table_id=1)])
     yield "OFPBAC_BAD_OUT_PORT", flow(outer, [p.OFPActionOutput(0)])
