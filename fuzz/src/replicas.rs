@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::time::Instant;
 
 use gtpv2c::message::{
     CreateSessionRequest, CreateSessionResponse, Message, ModifyBearerRequest, ModifyBearerResponse,
@@ -74,7 +73,7 @@ fn check(table: &mut Table, kept: &mut Kept) -> Vec<Session> {
 
 /// S11, and a clone that answers with the same datagrams.
 pub fn of_s11(data: &[u8]) {
-    let (now, mut input) = (Instant::now(), data);
+    let (now, mut input) = (net::time::now_std(), data);
     let mut tracker = s11::Tracker::new(ANCHOR, 64);
     let side = S11 { restart_counter: 1, original: ANCHOR, clone: CONTROLS[1] };
     let mut clone = Clone::new(side, Limits::default(), 1);
@@ -98,7 +97,7 @@ pub fn of_s11(data: &[u8]) {
 
 /// N4, likewise.
 pub fn of_n4(data: &[u8]) {
-    let (now, mut input) = (Instant::now(), data);
+    let (now, mut input) = (net::time::now_std(), data);
     let mut tracker = n4::Tracker::new(ANCHOR, 64);
     let side = N4 { own: CONTROLS[0], started: 1, gtpu: ANCHOR };
     let mut clone = Clone::new(side, Limits::default(), 1);
