@@ -52,7 +52,7 @@ const MAX_WAIT: u32 = 64;
 
 /// Confirms that an anchor has a user's state, before the user is moved there (DIV-3).
 ///
-/// The replication application will ask the anchor; until then the request says who has confirmed it ([`Stated`]).
+/// The request says who has ([`Stated`]): replication gives a diversion only for a copy that is there.
 pub trait TargetState: Send + Sync {
     /// Whether the target of each diversion is ready for it; else why not.
     fn confirm<'a>(
