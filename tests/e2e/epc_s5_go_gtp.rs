@@ -302,7 +302,12 @@ fn our_sgw_notices_that_go_gtps_pgw_has_restarted() {
         let sgw = Site::sgw(world).await;
         let radio = Radio::start(sgw.gateway()).await;
         let (mut first, mut second) = (radio.ue(0), radio.ue(1));
-        first.attach().await.unwrap();
+        let address = first.attach().await.unwrap().ipv4.unwrap();
+        // The S-GW believes a counter from an Echo Response only: the former run has answered one by the time the pings are
+        // back.
+        for sequence in 0..5 {
+            ping(&mut first, address, sequence).await;
+        }
         drop(former);
         let mut pgw = go_pgw(world, 2).await;
         second.attach().await.unwrap();

@@ -73,9 +73,10 @@ impl Network {
         match (header.kind, header.lcid) {
             (Kind::Camp, _) => {
                 assert_eq!(header.cell, CELL);
+                // First, so that who has the system information has also heard this page.
+                send(Header::broadcast(CELL, uu::P_RNTI), &page());
                 send(Header::broadcast(CELL, uu::BCH), &BcchBch::from(mib()).encode().unwrap());
                 send(Header::broadcast(CELL, uu::SI_RNTI), &BcchDlSch::from(sib1()).encode().unwrap());
-                send(Header::broadcast(CELL, uu::P_RNTI), &page());
             }
             (Kind::Preamble, _) => {
                 let header = Header { kind: Kind::RandomAccessResponse, c_rnti: C_RNTI, lcid: 0, cell: CELL };
