@@ -26,7 +26,7 @@ struct Edge {
 impl Edge {
     async fn start(ues: u32) -> Edge {
         let mut options = lab::Options::new(ues).unwrap();
-        (options.edge, options.epc, options.processes) = (true, true, true);
+        (options.edges, options.epc, options.processes) = (1, true, true);
         let mut lab = Lab::start(options).await.unwrap();
         lab.start_moves().unwrap();
         until("the controller has its switches", async || {
@@ -55,10 +55,9 @@ impl Edge {
 
     /// Sessions of the anchor at the edge, as its gateway and its UPF say.
     async fn at_edge(&self) -> (u64, u64) {
-        let run_dir = self.lab.folder().join("run-edge");
         let mut counts = Vec::new();
         for (nf, path) in [("spgw", "/detail/sessions"), ("upf", "/sessions")] {
-            let status = nf::oam::call(&nf::oam::socket_path(&run_dir, nf), "GET", "/status", None).await;
+            let status = self.lab.edge_oam(&edge::SITES[0], nf, "/status").await;
             let status = status.unwrap_or_default();
             counts.push(status.pointer(path).and_then(Value::as_u64).unwrap_or(0));
         }

@@ -95,7 +95,7 @@ fn relay(ends: &AtomicBool) {
 async fn moves(lab: &Lab, session: &Session, how: &str, count: usize) -> Vec<Value> {
     let there = json!({
         "ue": session.ue, "tunnels": [{"uplink": session.uplink_teid, "downlink": session.downlink_teid}],
-        "from": edge::CENTRAL, "to": edge::EDGE, "base_station": edge::GNB, "confirmed_by": "the test's copy",
+        "from": edge::CENTRAL, "to": edge::SITES[0].anchor, "base_station": edge::GNB, "confirmed_by": "the test's copy",
     });
     let id = format!("{}~{}", edge::CENTRAL, session.ue);
     let mut answers = Vec::new();
@@ -131,7 +131,7 @@ async fn ask(space: &NetNs, path: &'static str, body: Value) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_moves_in_order() {
     let mut options = lab::Options::new(1).unwrap();
-    options.edge = true;
+    options.edges = 1;
     let mut lab = Lab::start(options).await.unwrap();
     let space = lab.namespace_of("controller").clone();
     let _relay = Relay::start(&space, edge::N6_PORTS[1]).await;
@@ -209,7 +209,7 @@ async fn a_user_moves_in_order() {
         let teid = 0x7000_0000 + number;
         json!({
             "ue": Ipv4Addr::new(10, 46, third, fourth), "tunnels": [{"uplink": teid, "downlink": teid}],
-            "from": edge::CENTRAL, "to": edge::EDGE, "base_station": edge::GNB, "confirmed_by": "nobody",
+            "from": edge::CENTRAL, "to": edge::SITES[0].anchor, "base_station": edge::GNB, "confirmed_by": "nobody",
         })
     };
     let all = json!((1..=1000).map(many).collect::<Vec<_>>());

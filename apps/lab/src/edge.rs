@@ -1,19 +1,21 @@
-//! An edge site: a second anchor, and two switches between it, the gNBs, the core and the data network.
+//! Edge sites: further anchors, and two switches between them, the gNBs, the core and the data network.
 //!
 //! ```text
 //!  ran 10.200.0.2 ──┐ switch ┌── core 10.200.0.1   N2, N3: the central anchor
 //!                   └── n3 ──┤
-//!                            └── edge 10.200.0.3   N3: the anchor at the edge
+//!                            ├── edge 10.200.0.3   N3: the anchor at the edge
+//!                            └── edge2 10.200.0.5
 //!  dn  10.201.0.2 ──┐ switch ┌── core 10.201.0.1
 //!                   └── n6 ──┤
-//!                            └── edge 10.201.0.3
+//!                            ├── edge 10.201.0.3
+//!                            └── edge2 10.201.0.5
 //! ```
-//! Both switches are in one namespace, with one interface for each neighbour. The anchor at the edge is a `godwit run --nf upf`
+//! `edge2` is there in a lab with two sites. Both switches are in one namespace, with one interface for each neighbour. The anchor at the edge is a `godwit run --nf upf`
 //! of its own that no SMF knows; [`Clones`] gives it copies of the sessions at the central anchor, by N4.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use net::link::{Cidr, Links};
@@ -29,16 +31,72 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::network::{self, DN, QUEUE};
 
-/// The edge anchor's address towards the gNBs (N3).
-pub const EDGE_N3: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 3);
-/// The MME's address, with [`crate::Options::epc`]. The agent at the edge has it as well, so that the anchor there reaches it.
+/// The MME's address, with [`crate::Options::epc`]. Agents at the edge have it as well, so that the anchors there reach them.
 pub const MME: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 4);
-/// The edge anchor's address towards the data network (N6).
-pub const EDGE_N6: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 3);
 /// Interfaces of the switch on N3, by what is behind them.
-pub const N3_PORTS: [&str; 3] = ["n3-ran", "n3-core", "n3-edge"];
+pub const N3_PORTS: [&str; 4] = ["n3-ran", "n3-core", "n3-edge", "n3-edge2"];
 /// Interfaces of the switch on N6, likewise.
-pub const N6_PORTS: [&str; 3] = ["n6-dn", "n6-core", "n6-edge"];
+pub const N6_PORTS: [&str; 4] = ["n6-dn", "n6-core", "n6-edge", "n6-edge2"];
+/// Ports of a switch that are not those of edge sites.
+const OTHER_PORTS: usize = 2;
+
+/// A place for an anchor at the edge.
+#[derive(Debug, Clone, Copy)]
+pub struct Site {
+    /// The anchor's name in the controller's API, and of its files in the lab's folder.
+    pub anchor: &'static str,
+    /// The host's name in the orchestrator's API.
+    pub host: &'static str,
+    /// The anchor's address towards the gNBs (N3).
+    pub n3: Ipv4Addr,
+    /// Its address towards the data network (N6).
+    pub n6: Ipv4Addr,
+    /// The link to the controller, and its ends: there and here.
+    management: &'static str,
+    at_switches: Ipv4Addr,
+    at_site: Ipv4Addr,
+    /// The anchor's own UE addresses, and their halves.
+    pool: &'static str,
+    pools: [&'static str; 2],
+}
+
+/// The edge sites. A lab has the first one, or both.
+pub const SITES: [Site; 2] = [
+    Site {
+        anchor: "edge",
+        host: "edge-host",
+        n3: Ipv4Addr::new(10, 200, 0, 3),
+        n6: Ipv4Addr::new(10, 201, 0, 3),
+        management: "mgmt",
+        at_switches: Ipv4Addr::new(10, 203, 0, 1),
+        at_site: Ipv4Addr::new(10, 203, 0, 2),
+        pool: "10.46.0.0/16",
+        pools: ["10.46.0.0/17", "10.46.128.0/17"],
+    },
+    Site {
+        anchor: "edge2",
+        host: "edge2-host",
+        n3: Ipv4Addr::new(10, 200, 0, 5),
+        n6: Ipv4Addr::new(10, 201, 0, 5),
+        management: "mgmt2",
+        at_switches: Ipv4Addr::new(10, 204, 0, 1),
+        at_site: Ipv4Addr::new(10, 204, 0, 2),
+        pool: "10.47.0.0/16",
+        pools: ["10.47.0.0/17", "10.47.128.0/17"],
+    },
+];
+
+impl Site {
+    /// The file of its anchor's configuration.
+    pub(crate) fn file(&self, folder: &Path) -> PathBuf {
+        folder.join(format!("{}.yaml", self.anchor))
+    }
+
+    /// The folder of its anchor's sockets.
+    pub fn run_dir(&self, folder: &Path) -> PathBuf {
+        folder.join(format!("run-{}", self.anchor))
+    }
+}
 
 /// Where the edge anchor takes N4 from, and who may ask it.
 const UPF_N4: &str = "127.0.0.7:8805";
@@ -47,17 +105,10 @@ const CP_N4: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
 pub(crate) const PROCESS: &str = "edge-upf";
 /// Processes in the namespace of the switches.
 pub(crate) const SWITCHES: [&str; 4] = ["controller", "switch-n3", "switch-n6", "orchestrator"];
-/// The link between controller and edge host, and its ends.
-const MANAGEMENT: &str = "mgmt";
-const AT_SWITCHES: Ipv4Addr = Ipv4Addr::new(10, 203, 0, 1);
-const AT_SITE: Ipv4Addr = Ipv4Addr::new(10, 203, 0, 2);
 /// Where the agent listens.
 const AGENT_PORT: u16 = 8806;
 /// The orchestrator's API, in the namespace of the switches.
 pub const MOVES: &str = "127.0.0.1:8182";
-/// UE addresses of the edge anchor, and its halves.
-const EDGE_POOL: &str = "10.46.0.0/16";
-const EDGE_POOLS: [&str; 2] = ["10.46.0.0/17", "10.46.128.0/17"];
 /// Time limit for an answer on N4.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Requests that wait for the task of [`Clones`].
@@ -65,20 +116,40 @@ const WAITING: usize = 64;
 /// The QoS flow of the sessions that are copied: the SMF's default.
 const QFI: u8 = 1;
 
-/// The namespaces of the edge site.
+/// The namespaces of the edge.
 pub(crate) struct Namespaces {
     /// That of the switches.
     pub switch: NetNs,
-    /// That of the anchor.
-    pub site: NetNs,
+    /// Those of the anchors, in the order of [`SITES`].
+    pub sites: Vec<NetNs>,
+}
+
+impl Namespaces {
+    /// The sites that there are, with their namespaces.
+    fn sites(&self) -> impl Iterator<Item = (&'static Site, &NetNs)> {
+        SITES.iter().zip(&self.sites)
+    }
+
+    /// How many ports each switch has.
+    fn ports(&self) -> usize {
+        OTHER_PORTS + self.sites.len()
+    }
 }
 
 /// Builds the links between the switches and their neighbours. `n2` and `n6` are the neighbours' names for their ends.
-pub(crate) async fn build(core: &NetNs, ran: &NetNs, dn: &NetNs) -> anyhow::Result<Namespaces> {
-    let edge = Namespaces { switch: network::namespace()?, site: network::namespace()? };
+pub(crate) async fn build(core: &NetNs, ran: &NetNs, dn: &NetNs, sites: usize) -> anyhow::Result<Namespaces> {
+    anyhow::ensure!(sites <= SITES.len(), "a lab has at most {} edge sites", SITES.len());
+    let edge = Namespaces {
+        switch: network::namespace()?,
+        sites: std::iter::repeat_with(network::namespace).take(sites).collect::<Result<_, _>>()?,
+    };
     let at_switch = Links::in_ns(&edge.switch)?;
-    let n3 = [(ran, network::RAN_N2), (core, network::CORE_N2), (&edge.site, EDGE_N3)];
-    let n6 = [(dn, DN), (core, network::CORE_N6), (&edge.site, EDGE_N6)];
+    let mut n3 = vec![(ran, network::RAN_N2), (core, network::CORE_N2)];
+    let mut n6 = vec![(dn, DN), (core, network::CORE_N6)];
+    for (site, space) in edge.sites() {
+        n3.push((space, site.n3));
+        n6.push((space, site.n6));
+    }
     for (name, ports, hosts) in [(network::N2, N3_PORTS, n3), (network::N6, N6_PORTS, n6)] {
         for (port, (host, address)) in ports.into_iter().zip(hosts) {
             at_switch.add_veth(port, name, host).await?;
@@ -98,53 +169,53 @@ pub(crate) async fn build(core: &NetNs, ran: &NetNs, dn: &NetNs) -> anyhow::Resu
         }
     }
     edge.switch.enter(net::netns::loopback_up)?.context("bring up the loopback interface")?;
-    at_switch.add_veth(MANAGEMENT, MANAGEMENT, &edge.site).await?;
-    let at_site = Links::in_ns(&edge.site)?;
-    for (links, address) in [(&at_switch, AT_SWITCHES), (&at_site, AT_SITE)] {
-        links.up(MANAGEMENT).await?;
-        let cidr = Cidr::new(address.into(), 24).context("a prefix of IPv4")?;
-        links.add_address(MANAGEMENT, cidr).await?;
+    let own = Cidr::new(MME.into(), 32).context("a prefix of IPv4")?;
+    for (site, space) in edge.sites() {
+        at_switch.add_veth(site.management, site.management, space).await?;
+        let at_site = Links::in_ns(space)?;
+        for (links, address) in [(&at_switch, site.at_switches), (&at_site, site.at_site)] {
+            links.up(site.management).await?;
+            let cidr = Cidr::new(address.into(), 24).context("a prefix of IPv4")?;
+            links.add_address(site.management, cidr).await?;
+        }
+        at_site.add_address("lo", own).await?;
     }
-    // The MME is a host of its own towards S-GWs. At the edge its address is the agent's.
+    // The MME is a host of its own towards S-GWs. At the edge its address is the agents'.
     let on_link = Cidr::new(MME.into(), 24).context("a prefix of IPv4")?;
     Links::in_ns(ran)?.add_address(network::N2, on_link).await?;
-    let own = Cidr::new(MME.into(), 32).context("a prefix of IPv4")?;
-    at_site.add_address("lo", own).await?;
     Ok(edge)
 }
 
-/// The configuration of the edge anchor: that of the core, with other addresses and a folder of its own for sockets.
-pub(crate) fn configuration(core: &Value, folder: &Path) -> Value {
+/// The configuration of an edge anchor: that of the core, with other addresses and a folder of its own for sockets.
+pub(crate) fn configuration(core: &Value, site: &Site, folder: &Path) -> Value {
     let mut made = core.clone();
-    made["run_dir"] = json!(folder.join("run-edge"));
-    made["upf"]["gtpu"] = json!(format!("{EDGE_N3}:2152"));
+    made["run_dir"] = json!(site.run_dir(folder));
+    made["upf"]["gtpu"] = json!(format!("{}:2152", site.n3));
     if made.get("spgw").is_some() {
-        made["spgw"]["gtpc"] = json!(format!("{EDGE_N3}:2123"));
+        made["spgw"]["gtpc"] = json!(format!("{}:2123", site.n3));
         // It has no SMF, but the pools in a file must fit one another.
         for (section, names, pool) in
-            [("spgw", "apn", EDGE_POOLS[0]), ("smf", "dnn", EDGE_POOLS[1]), ("upf", "dnn", EDGE_POOL)]
+            [("spgw", "apn", site.pools[0]), ("smf", "dnn", site.pools[1]), ("upf", "dnn", site.pool)]
         {
             made[section][names][0]["ue_pool"]["ipv4"] = json!(pool);
         }
         made["mec"] = json!({"agent": {
-            "listen": format!("{AT_SITE}:{AGENT_PORT}"), "control": MME, "clone": EDGE_N3, "gtpu": EDGE_N3,
+            "listen": format!("{}:{AGENT_PORT}", site.at_site), "control": MME, "clone": site.n3, "gtpu": site.n3,
         }});
     }
     made
 }
 
 /// The switches' numbers in OpenFlow, and the names by which the controller knows them.
-const SWITCHES_OF: [(&str, u64, [&str; 3]); 2] = [("n3", 3, N3_PORTS), ("n6", 6, N6_PORTS)];
+const SWITCHES_OF: [(&str, u64, [&str; 4]); 2] = [("n3", 3, N3_PORTS), ("n6", 6, N6_PORTS)];
 /// The switches' port for the insides of tunnels.
 const GTP_PORT: u32 = 100;
 /// Where the switches connect, and where the controller's API is, in their namespace.
 const OPENFLOW: &str = "127.0.0.1:6653";
 /// The controller's API.
 pub const REST: &str = "127.0.0.1:8181";
-/// The names of the anchors and of the base station in the API.
+/// The names of the first anchor and of the base station in the API.
 pub const CENTRAL: &str = "central";
-/// See [`CENTRAL`].
-pub const EDGE: &str = "edge";
 /// See [`CENTRAL`].
 pub const GNB: &str = "gnb";
 
@@ -155,18 +226,21 @@ pub(crate) struct Part {
     pub configuration: Value,
 }
 
-/// The orchestrator, which starts the anchor of 4G at the edge with its agent.
-pub(crate) fn orchestrator(site: &NetNs, folder: &Path, log: &str) -> Part {
-    // Its processes are children of another one than this.
-    let fd = site.path().file_name().map(|name| name.to_owned()).unwrap_or_default();
-    let namespace = Path::new("/proc").join(std::process::id().to_string()).join("fd").join(fd);
-    let host = json!({
-        "name": "edge-host", "anchor": EDGE, "agent": format!("{AT_SITE}:{AGENT_PORT}"),
-        "driver": {"namespace": namespace},
-        "configuration": folder.join("edge.yaml"), "nfs": ["upf", "spgw"],
-    });
+/// The orchestrator, which starts anchors of 4G at the edge with their agents.
+pub(crate) fn orchestrator(edge: &Namespaces, folder: &Path, log: &str) -> Part {
+    let host = |(site, space): (&Site, &NetNs)| {
+        // Its processes are children of another one than this.
+        let fd = space.path().file_name().map(|name| name.to_owned()).unwrap_or_default();
+        let namespace = Path::new("/proc").join(std::process::id().to_string()).join("fd").join(fd);
+        json!({
+            "name": site.host, "anchor": site.anchor, "agent": format!("{}:{AGENT_PORT}", site.at_site),
+            "driver": {"namespace": namespace},
+            "configuration": site.file(folder), "nfs": ["upf", "spgw"],
+        })
+    };
     let orchestrator = json!({
-        "rest": MOVES, "controller": format!("http://{REST}"), "state": folder.join("moves"), "hosts": [host],
+        "rest": MOVES, "controller": format!("http://{REST}"), "state": folder.join("moves"),
+        "hosts": edge.sites().map(host).collect::<Vec<_>>(),
     });
     let configuration = json!({"run_dir": folder.join("run-orchestrator"), "log": log, "mec": {"orchestrator": orchestrator}});
     Part { name: "orchestrator", arguments: ["mec", "orchestrator", "run"], configuration }
@@ -175,7 +249,7 @@ pub(crate) fn orchestrator(site: &NetNs, folder: &Path, log: &str) -> Part {
 /// The controller and the switches, which know one another by these.
 pub(crate) fn parts(
     core: &NetNs,
-    site: &NetNs,
+    edge: &Namespaces,
     folder: &Path,
     log: &str,
     epc: bool,
@@ -187,7 +261,11 @@ pub(crate) fn parts(
     let anchor = |name: &str, address: Ipv4Addr, namespace: &NetNs| -> anyhow::Result<Value> {
         Ok(json!({"name": name, "address": address, "sgi": {"switch": "n6", "mac": mac(namespace)?}}))
     };
-    let known = |(name, number, _): &(&str, u64, [&str; 3])| {
+    let mut anchors = vec![anchor(CENTRAL, network::CORE_N2, core)?];
+    for (site, space) in edge.sites() {
+        anchors.push(anchor(site.anchor, site.n3, space)?);
+    }
+    let known = |(name, number, _): &(&str, u64, [&str; 4])| {
         // Addresses of the links that nobody has: the controller asks from them.
         let (place, probe) = if *name == "n3" { ("access", "10.200.0.250") } else { ("sgi", "10.201.0.250") };
         json!({
@@ -201,19 +279,19 @@ pub(crate) fn parts(
         "rest": REST,
         "state": folder.join("diversions"),
         "switches": SWITCHES_OF.iter().map(known).collect::<Vec<_>>(),
-        "anchors": [
-            anchor(CENTRAL, network::CORE_N2, core)?,
-            anchor(EDGE, EDGE_N3, site)?,
-        ],
-        // The data network's host: both anchors have a route there.
+        "anchors": anchors,
+        // The data network's host: all anchors have a route there.
         "diverting": {"order": {"token": DN, "token_ipv6": network::DN_IPV6}},
         "replication": {"records": format!("sqlite:{}", folder.join("sessions.db").display())},
         "base_stations": [{
             "name": GNB, "address": network::RAN_N2, "switch": "n3", "access": if epc { "4g" } else { "5g" },
         }],
     });
-    let switch = |(name, number, ports): (&str, u64, [&str; 3])| {
-        let ports = (1..).zip(ports).map(|(number, port)| json!({"number": number, "interface": port}));
+    let switch = |(name, number, ports): (&str, u64, [&str; 4])| {
+        let ports = (1..)
+            .zip(ports)
+            .take(edge.ports())
+            .map(|(number, port)| json!({"number": number, "interface": port}));
         json!({
             "datapath_id": number,
             "description": format!("{name} of the edge site"),
@@ -280,7 +358,7 @@ impl Session {
     /// The rules of its copy: all packets both ways, in one QoS flow.
     fn establishment(&self, cp_seid: u64) -> SessionEstablishmentRequest {
         let ue = |destination| Some(UeIpAddress { ipv4: Some(self.ue), destination, ..Default::default() });
-        let tunnel = FTeid::Assigned { teid: self.uplink_teid, ipv4: Some(EDGE_N3), ipv6: None };
+        let tunnel = FTeid::Assigned { teid: self.uplink_teid, ipv4: Some(SITES[0].n3), ipv6: None };
         let uplink = Pdi { f_teid: Some(tunnel), ue_ip_address: ue(false), ..Default::default() };
         let downlink =
             Pdi { source_interface: SourceInterface::Core, ue_ip_address: ue(true), ..Default::default() };

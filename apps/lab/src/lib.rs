@@ -5,8 +5,8 @@
 //!   (each with a TUN) ──  gNBs  ── 10.200.0.0/24 ── all NFs + UPF ── 10.201.0.0/24 ── HTTP server
 //!                         .2 n2    N2 and N3     .1 n2           .1 n6            .2 n6
 //! ```
-//! With a gNB in parts ([`Options::split`]) CU and DU are further processes, each in a namespace of its own (`split.rs`). With an
-//! edge site ([`Options::edge`]) switches are between all, and a second anchor is behind them (`edge.rs`).
+//! With a gNB in parts ([`Options::split`]) CU and DU are further processes, each in a namespace of its own (`split.rs`). With
+//! edge sites ([`Options::edges`]) switches are between all, and further anchors are behind them (`edge.rs`).
 //!
 //! Used by `godwit demo`, the experiments and the end-to-end tests. The NFs and the simulator are real `godwit`
 //! processes, configured by a generated `godwit.yaml`; they do not know that they run in a lab.
@@ -17,7 +17,8 @@
 //! temporary files.
 //!
 //! Read first: [`Lab::start`]; then `network.rs` (topology), `settings.rs` (the generated configuration),
-//! `simulator.rs` (gNBs and UEs), `server.rs` (the data network's HTTP server).
+//! `simulator.rs` (gNBs and UEs), `server.rs` (the data network's HTTP server),
+//! `traffic.rs` (numbered packets).
 #![forbid(unsafe_code)]
 
 pub mod edge;
@@ -26,6 +27,7 @@ mod server;
 mod settings;
 mod simulator;
 mod split;
+pub mod traffic;
 
 use std::path::{Path, PathBuf};
 
@@ -66,8 +68,8 @@ pub struct Options {
     pub processes: bool,
     /// A gNB in parts instead of gNBs in one piece: CU and DU in processes and namespaces of their own.
     pub split: Option<Model>,
-    /// An edge site, instead of a gNB in parts.
-    pub edge: bool,
+    /// Edge sites, instead of a gNB in parts; see [`edge::SITES`].
+    pub edges: usize,
     /// A core of 4G: UPF and S/P-GW, and nothing else.
     pub epc: bool,
     /// With [`Options::epc`]: no core. The caller starts a gateway of another make in the core's namespace, with the addresses of
@@ -94,7 +96,7 @@ impl Options {
             subscribers: (0..ues).map(default_subscriber).collect(),
             processes: false,
             split: None,
-            edge: false,
+            edges: 0,
             epc: false,
             foreign_gateway: false,
             certificates: false,
@@ -113,7 +115,7 @@ pub struct Lab {
     dn: NetNs,
     /// Those of CU and DU, with a gNB in parts.
     units: Option<[NetNs; 2]>,
-    /// Those of an edge site.
+    /// Those of edge sites.
     edge: Option<edge::Namespaces>,
     /// Fields are dropped in this order: processes first, then what they use.
     nfs: Vec<NfProcess>,
@@ -144,11 +146,11 @@ impl Lab {
     pub async fn start(options: Options) -> anyhow::Result<Lab> {
         let folder =
             tempfile::Builder::new().prefix("godwit-lab-").tempdir().context("make a temporary folder")?;
-        let shape = match (options.split, options.edge) {
-            (None, false) => Shape::Plain,
-            (Some(_), false) => Shape::Split,
-            (None, true) => Shape::Edge,
-            (Some(_), true) => bail!("an edge site and a gNB in parts do not go together in a lab"),
+        let shape = match (options.split, options.edges) {
+            (None, 0) => Shape::Plain,
+            (Some(_), 0) => Shape::Split,
+            (None, sites) => Shape::Edge(sites),
+            (Some(_), _) => bail!("an edge site and a gNB in parts do not go together in a lab"),
         };
         let network::Namespaces { core, units, ran, dn, edge } = network::build(shape).await?;
         let server = server::Server::start(&dn).context("start the data network's HTTP server")?;
@@ -166,10 +168,9 @@ impl Lab {
         std::fs::write(folder.path().join("godwit.yaml"), text).context("write the configuration")?;
         settings::provision(folder.path(), options.subscribers).await?;
 
-        if edge.is_some() {
-            let text = edge::configuration(&configuration, folder.path()).to_string();
-            std::fs::write(folder.path().join("edge.yaml"), text)
-                .context("write the edge's configuration")?;
+        for site in edge::SITES.iter().take(options.edges) {
+            let text = edge::configuration(&configuration, site, folder.path()).to_string();
+            std::fs::write(site.file(folder.path()), text).context("write an edge's configuration")?;
         }
         let mut lab = Lab {
             godwit: options.godwit,
@@ -236,7 +237,7 @@ impl Lab {
         match (&self.units, &self.edge, process) {
             (Some([cu, _]), _, "cu") => cu,
             (Some([_, du]), _, "du") => du,
-            (_, Some(edge), edge::PROCESS) => &edge.site,
+            (_, Some(edge), edge::PROCESS) => &edge.sites[0],
             (_, Some(edge), name) if edge::SWITCHES.contains(&name) => &edge.switch,
             _ => &self.core,
         }
@@ -278,13 +279,18 @@ impl Lab {
         Command::new(&self.godwit).args(arguments).arg("-c").arg(self.configuration()).namespace(&self.core)
     }
 
-    /// Asks the anchor at the edge over its OAM socket, as [`Lab::oam`].
+    /// Asks an NF of the anchor at an edge site over its OAM socket, as [`Lab::oam`].
     ///
     /// # Errors
     /// It does not run, or refused the request.
-    pub async fn edge_oam(&self, route: &str) -> Result<Value, nf::oam::CallError> {
-        nf::oam::call(&nf::oam::socket_path(&self.folder.path().join("run-edge"), "upf"), "GET", route, None)
-            .await
+    pub async fn edge_oam(
+        &self,
+        site: &edge::Site,
+        nf: &str,
+        route: &str,
+    ) -> Result<Value, nf::oam::CallError> {
+        let socket = nf::oam::socket_path(&site.run_dir(self.folder.path()), nf);
+        nf::oam::call(&socket, "GET", route, None).await
     }
 
     /// What a switch of the edge site (`n3`, `n6`) says about itself: ports, entries, counters.
@@ -354,15 +360,15 @@ impl Lab {
         self.start_process(name, Command::new(&self.godwit).args(arguments).arg("-c").arg(file))
     }
 
-    /// Starts controller, switches and orchestrator of an edge of 4G. The orchestrator starts the anchor at the edge, when somebody is to
-    /// be moved there. Before that the eNBs do not reach the core.
+    /// Starts controller, switches and orchestrator of an edge of 4G. The orchestrator starts the anchor of a site, when somebody is to
+    /// be moved there. Before the switches run, the eNBs do not reach the core.
     ///
     /// # Errors
     /// There is no edge site, or a part does not start.
     pub fn start_moves(&mut self) -> anyhow::Result<()> {
-        let site = self.edge.as_ref().context("the lab has no edge site")?.site.clone();
-        let parts = edge::parts(&self.core, &site, self.folder.path(), &self.log_filter, self.epc)?;
-        let orchestrator = edge::orchestrator(&site, self.folder.path(), &self.log_filter);
+        let edge = self.edge.as_ref().context("the lab has no edge site")?;
+        let parts = edge::parts(&self.core, edge, self.folder.path(), &self.log_filter, self.epc)?;
+        let orchestrator = edge::orchestrator(edge, self.folder.path(), &self.log_filter);
         for edge::Part { name, arguments, configuration } in parts.into_iter().chain([orchestrator]) {
             self.start_part(name, arguments, &configuration)?;
         }
@@ -385,25 +391,26 @@ impl Lab {
     /// # Errors
     /// There is no edge site, or a part does not start.
     pub async fn start_edge(&mut self) -> anyhow::Result<edge::Clones> {
-        let site = self.edge.as_ref().context("the lab has no edge site")?.site.clone();
+        let edge = self.edge.as_ref().context("the lab has no edge site")?;
+        let namespace = edge.sites[0].clone();
         for edge::Part { name, arguments, configuration } in
-            edge::parts(&self.core, &site, self.folder.path(), &self.log_filter, self.epc)?
+            edge::parts(&self.core, edge, self.folder.path(), &self.log_filter, self.epc)?
         {
             self.start_part(name, arguments, &configuration)?;
         }
-        let configuration = self.folder.path().join("edge.yaml");
+        let site = &edge::SITES[0];
+        let configuration = site.file(self.folder.path());
         let command = Command::new(&self.godwit).args(["run", "--nf", "upf", "-c"]).arg(configuration);
         self.start_process(edge::PROCESS, command)?;
-        let socket = nf::oam::socket_path(&self.folder.path().join("run-edge"), "upf");
         let deadline = time::now() + START_LIMIT;
-        while let Err(error) = nf::oam::call(&socket, "GET", "/status", None).await {
+        while let Err(error) = self.edge_oam(site, "upf", "/status").await {
             self.check()?;
             if time::now() > deadline {
                 bail!("the edge anchor is not ready: {error}\n{}", self.log_tail(edge::PROCESS));
             }
             time::sleep(LOOK_INTERVAL).await;
         }
-        edge::Clones::associate(&site).await
+        edge::Clones::associate(&namespace).await
     }
 
     /// Starts gNBs and UEs.

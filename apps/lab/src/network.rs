@@ -1,4 +1,4 @@
-//! The topology: three namespaces and two links; with a gNB in parts five and four; with an edge site five and six.
+//! The topology: three namespaces and two links; with a gNB in parts five and four; with edge sites five and more.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -42,7 +42,7 @@ pub(crate) struct Namespaces {
     /// That of the gNBs, or of the UEs of a gNB in parts.
     pub ran: NetNs,
     pub dn: NetNs,
-    /// Those of an edge site.
+    /// Those of edge sites.
     pub edge: Option<edge::Namespaces>,
 }
 
@@ -53,8 +53,8 @@ pub(crate) enum Shape {
     Plain,
     /// CU and DU.
     Split,
-    /// An edge site.
-    Edge,
+    /// So many edge sites.
+    Edge(usize),
 }
 
 /// A new namespace.
@@ -92,7 +92,7 @@ pub(crate) async fn build(shape: Shape) -> anyhow::Result<Namespaces> {
             uu.build(&Links::in_ns(&du)?, &ran).await?;
             units = Some([cu, du]);
         }
-        Shape::Edge => edge = Some(edge::build(&core, &ran, &dn).await?),
+        Shape::Edge(sites) => edge = Some(edge::build(&core, &ran, &dn, sites).await?),
     }
 
     // The data network routes UE addresses to the UPF, as an operator's routers do, so no NAT is

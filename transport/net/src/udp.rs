@@ -2,10 +2,12 @@
 
 pub mod burst;
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd as _;
+use std::time::{Duration, SystemTime};
 
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt};
 pub use tokio::net::UdpSocket;
 
 /// How to open a UDP socket. The default has no special options.
@@ -17,6 +19,8 @@ pub struct Options {
     pub send_buffer: Option<usize>,
     /// Several sockets share the port, and the kernel distributes flows among them (`SO_REUSEPORT`).
     pub reuse_port: bool,
+    /// The kernel notes when each datagram arrives; see [`receive_stamped`].
+    pub stamped: bool,
 }
 
 /// Binds a socket for asynchronous use. `try_send_to` works on it at once.
@@ -44,7 +48,7 @@ pub async fn bind_with(address: SocketAddr, options: Options) -> io::Result<UdpS
 /// # Errors
 /// As [`bind`].
 pub fn bind_std(address: SocketAddr, options: Options) -> io::Result<std::net::UdpSocket> {
-    use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, socket};
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, bind, socket};
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let fd = socket(family, SockType::Datagram, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC, None)?;
     if options.reuse_port {
@@ -53,6 +57,9 @@ pub fn bind_std(address: SocketAddr, options: Options) -> io::Result<std::net::U
     if address.is_ipv6() {
         // One family per socket, so that an IPv4 socket can use the same port.
         setsockopt(&fd, sockopt::Ipv6V6Only, &true)?;
+    }
+    if options.stamped {
+        setsockopt(&fd, sockopt::ReceiveTimestampns, &true)?;
     }
     if let Some(bytes) = options.receive_buffer
         && setsockopt(&fd, sockopt::RcvBufForce, &bytes).is_err()
@@ -64,13 +71,58 @@ pub fn bind_std(address: SocketAddr, options: Options) -> io::Result<std::net::U
     {
         setsockopt(&fd, sockopt::SndBuf, &bytes)?;
     }
-    bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &SockaddrStorage::from(address))?;
+    bind(fd.as_raw_fd(), &SockaddrStorage::from(address))?;
     Ok(fd.into())
+}
+
+/// A datagram's length, and when the kernel received it: by the clock of the system, before the process was scheduled.
+///
+/// # Errors
+/// Those of `recvmsg(2)`; `Unsupported` when the socket was not opened with [`Options::stamped`].
+pub fn receive_stamped(socket: &std::net::UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SystemTime)> {
+    let mut control = nix::cmsg_space!(nix::sys::time::TimeSpec);
+    let mut buffers = [IoSliceMut::new(buffer)];
+    let received = recvmsg::<SockaddrStorage>(
+        socket.as_raw_fd(),
+        &mut buffers,
+        Some(&mut control),
+        MsgFlags::MSG_DONTWAIT,
+    )?;
+    let stamp = received.cmsgs()?.find_map(|message| match message {
+        ControlMessageOwned::ScmTimestampns(stamp) => Some(Duration::from(stamp)),
+        _ => None,
+    });
+    let since_1970 = stamp.ok_or(io::ErrorKind::Unsupported)?;
+    Ok((received.bytes, SystemTime::UNIX_EPOCH + since_1970))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn arrivals_have_the_time_of_the_kernel() {
+        let options = Options { stamped: true, ..Options::default() };
+        let (a, b) = (
+            bind_std("127.0.0.1:0".parse().unwrap(), options).unwrap(),
+            bind_std("127.0.0.1:0".parse().unwrap(), Options::default()).unwrap(),
+        );
+        let mut buffer = [0; 8];
+        // The kernel begins to note times some moments after the first socket wants them.
+        let found = (0..100).any(|_| {
+            let before = crate::time::wall_clock();
+            b.send_to(b"now", a.local_addr().unwrap()).unwrap();
+            crate::time::sleep_thread(Duration::from_millis(50));
+            let (length, at) = receive_stamped(&a, &mut buffer).unwrap();
+            assert_eq!(&buffer[..length], b"now");
+            assert!(at >= before);
+            at < before + Duration::from_millis(40)
+        });
+        assert!(found, "the time is that of the arrival");
+        assert_eq!(receive_stamped(&a, &mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        a.send_to(b"now", b.local_addr().unwrap()).unwrap();
+        assert_eq!(receive_stamped(&b, &mut buffer).unwrap_err().kind(), io::ErrorKind::Unsupported);
+    }
 
     #[tokio::test]
     async fn datagrams_pass_both_families() {

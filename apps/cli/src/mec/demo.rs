@@ -114,7 +114,7 @@ async fn show(pcap: Option<PathBuf>) -> anyhow::Result<Vec<Check>> {
     let progress = Progress::new();
     let step = progress.step("core, controller, two switches, two anchors");
     let mut options = lab::Options::new(UES)?;
-    options.edge = true;
+    options.edges = 1;
     let mut lab = Lab::start(options).await?;
     let mut clones = lab.start_edge().await?;
     wait_for_the_controller(&mut lab).await?;
@@ -269,7 +269,7 @@ impl Demo {
             "ue": ue,
             "tunnels": [{"uplink": uplink_teid, "downlink": downlink_teid}],
             "from": edge::CENTRAL,
-            "to": edge::EDGE,
+            "to": edge::SITES[0].anchor,
             "base_station": edge::GNB,
             "confirmed_by": "the demo, which made the copy",
         });
@@ -305,7 +305,7 @@ impl Demo {
         };
         Ok([
             read(self.lab.oam("upf", "GET", "/sessions").await?)?,
-            read(self.lab.edge_oam("/sessions").await?)?,
+            read(self.lab.edge_oam(&edge::SITES[0], "upf", "/sessions").await?)?,
         ])
     }
 
