@@ -18,15 +18,17 @@
 //!
 //! Read first: [`Lab::start`]; then `network.rs` (topology), `settings.rs` (the generated configuration),
 //! `simulator.rs` (gNBs and UEs), `server.rs` (the data network's HTTP server),
-//! `traffic.rs` (numbered packets).
+//! `moves.rs` (UEs that are moved to edge sites), `traffic.rs` and `stream.rs` (numbered packets, and TCP).
 #![forbid(unsafe_code)]
 
 pub mod edge;
+pub mod moves;
 mod network;
 mod server;
 mod settings;
 mod simulator;
 mod split;
+pub mod stream;
 pub mod traffic;
 
 use std::path::{Path, PathBuf};

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::report::Download;
 
 /// Echo requests per UE.
-const PINGS: &str = "3";
+const PINGS: u32 = 3;
 /// Seconds between echo requests.
 const PING_INTERVAL: &str = "0.2";
 /// Seconds after which ping ends.
@@ -53,7 +53,7 @@ pub async fn ping_all(namespaces: Vec<NetNs>, host: &str, done: impl Fn()) -> Pi
         let (turns, host) = (Arc::clone(&turns), host.to_owned());
         running.spawn(async move {
             let _turn = turns.acquire_owned().await?;
-            ping(&namespace, &host).await
+            ping(&namespace, &host, PINGS, PING_INTERVAL).await
         });
     }
     let mut all = Pings::default();
@@ -71,9 +71,13 @@ pub async fn ping_all(namespaces: Vec<NetNs>, host: &str, done: impl Fn()) -> Pi
     all
 }
 
-async fn ping(namespace: &NetNs, host: &str) -> anyhow::Result<Pings> {
+/// Sends so many echo requests to `host`, one in each interval of seconds.
+///
+/// # Errors
+/// `ping` does not run.
+pub async fn ping(namespace: &NetNs, host: &str, requests: u32, interval: &str) -> anyhow::Result<Pings> {
     let output = Command::new("ping")
-        .args(["-n", "-c", PINGS, "-i", PING_INTERVAL, "-w", PING_DEADLINE, host])
+        .args(["-n", "-c", &requests.to_string(), "-i", interval, "-w", PING_DEADLINE, host])
         .env("LC_ALL", "C")
         .namespace(namespace)
         .output(PROCESS_LIMIT)

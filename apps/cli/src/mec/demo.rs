@@ -1,4 +1,5 @@
-//! `godwit mec demo`: users moved to an anchor at the edge and back, by what is in their tunnels.
+//! `godwit mec demo`: users moved to an anchor at the edge and back, by what is in their tunnels. With `--move`: with their sessions,
+//! while they talk ([`moving`]).
 //!
 //! Flow ([`show`]): build the lab with its edge site; start the core, the controller, the switches on N3 and N6 and the second
 //! anchor; let UEs register through the switch; copy their sessions to the second anchor; then divert one UE, an application of
@@ -6,6 +7,7 @@
 //! that each packet went where it should. Captures on both sides of the switch say whether it changed others' packets.
 
 mod captures;
+mod moving;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -40,8 +42,12 @@ const PINGS: u64 = 3;
 /// Options of `godwit mec demo`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
+    /// Move a UE with its sessions, by replicated control messages, to an edge host, back, and from one host to another, while it
+    /// downloads, pings and plays; nothing may be lost.
+    #[arg(long = "move")]
+    moves: bool,
     /// Keep pcapng captures of N3 at the gNB and at both anchors in this folder.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "moves")]
     pcap: Option<PathBuf>,
     /// Write the checks as JSON.
     #[arg(long)]
@@ -62,6 +68,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         capability::program(program).with_context(|| format!("the demo runs {program}, which is missing"))?;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    if args.moves {
+        let is_well = runtime.block_on(moving::show(args.json))?;
+        return Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) });
+    }
     let checks = runtime.block_on(show(pcap))?;
     let passed = checks.iter().all(|check| check.ok);
     if args.json {

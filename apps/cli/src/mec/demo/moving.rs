@@ -1,0 +1,322 @@
+//! `godwit mec demo --move`: a UE is moved to an edge host, back, and from one edge host to another, while it downloads, pings and plays.
+//!
+//! All parts are real processes: a gateway of 4G with its UPF, two edge hosts on which the orchestrator starts such anchors, the agents
+//! beside them, the controller, and the switches on N3 (S1-U) and N6 (SGi). eNB and MME are simulated, and know of no move. What arrived is
+//! counted at the far ends. A UE that stays where it is shows what the machine itself does to gaps.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use anyhow::Context as _;
+use lab::edge;
+use lab::moves::{Moves, ORIGIN};
+use lab::stream::{Stream, Tcp};
+use lab::traffic::{self, Counts, Ends, Found, Traffic};
+use net::netns::NetNs;
+use net::time::{self, Duration};
+use output::Table;
+use serde_json::{Value, json};
+
+use crate::demo::applications::{self, Pings};
+use crate::demo::progress::Progress;
+
+/// UEs: one that is moved, and one that stays.
+const UES: u32 = 2;
+/// The game: small packets both ways.
+const GAME_INTERVAL: Duration = Duration::from_millis(2);
+const GAME_OCTETS: usize = 120;
+const GAME_PORTS: [u16; 2] = [5000, 6000];
+/// The download: octets per second, and the UE's port.
+const DOWNLOAD_RATE: u64 = 5_000_000;
+const DOWNLOAD_PORT: u16 = 5001;
+/// Echo requests in a step, and their interval in seconds.
+const PINGS: u32 = 100;
+const PING_INTERVAL: &str = "0.01";
+/// Time before a move in its step, and behind it.
+const AROUND: Duration = Duration::from_millis(300);
+/// How long counters of anchors are watched to see which one carries the UE's packets.
+const WATCHED: Duration = Duration::from_millis(200);
+
+/// A move, or the step without one, and what became of the traffic in it.
+struct Step {
+    name: &'static str,
+    /// Where the UE is afterwards, as the counters of the anchors say.
+    carried_by: Vec<&'static str>,
+    expected: &'static str,
+    took_ms: Option<f64>,
+    /// Of the UE that is moved, and of the other one: up and down.
+    moved: [Found; 2],
+    stays: [Found; 2],
+    pings: Pings,
+    tcp: Tcp,
+    delivered: u64,
+}
+
+impl Step {
+    /// Whether nothing was lost, doubled, overtaken or sent again, and one anchor carries the UE's packets.
+    fn is_well(&self) -> bool {
+        let is_whole =
+            |found: &Found| found.counts == Counts { sent: found.counts.sent, ..Counts::default() };
+        self.moved.iter().chain(&self.stays).all(|found| found.counts.sent > 0 && is_whole(found))
+            && self.pings.problem.is_none()
+            && self.pings.received == u64::from(PINGS)
+            && self.tcp == Tcp { retransmitted: 0, early: 0 }
+            && self.delivered > 0
+            && self.carried_by == [self.expected]
+    }
+
+    fn row(&self) -> [String; 8] {
+        let counts = |[up, down]: &[Found; 2]| {
+            let of =
+                |Counts { lost, doubled, reordered, .. }: Counts| format!("{lost}/{doubled}/{reordered}");
+            format!("{} {}", of(up.counts), of(down.counts))
+        };
+        let gap = |[up, down]: &[Found; 2]| {
+            format!("{:.1} {:.1}", milliseconds(up.longest_gap), milliseconds(down.longest_gap))
+        };
+        [
+            self.name.to_owned(),
+            self.took_ms.map(|took| format!("{took:.1}")).unwrap_or_default(),
+            counts(&self.moved),
+            gap(&self.moved),
+            gap(&self.stays),
+            format!("{} of {}", self.pings.sent - self.pings.received, self.pings.sent),
+            format!("{} of {:.1} MB", self.tcp.retransmitted, self.delivered as f64 / 1e6),
+            self.carried_by.join(", "),
+        ]
+    }
+
+    fn json(&self) -> Value {
+        let flow = |found: &Found| {
+            let Counts { sent, lost, doubled, reordered } = found.counts;
+            json!({
+                "sent": sent, "lost": lost, "doubled": doubled, "reordered": reordered,
+                "longest_gap_ms": milliseconds(found.longest_gap),
+            })
+        };
+        let ways = |[up, down]: &[Found; 2]| json!({"up": flow(up), "down": flow(down)});
+        json!({
+            "step": self.name, "ok": self.is_well(), "took_ms": self.took_ms, "moved": ways(&self.moved),
+            "stays": ways(&self.stays), "carried_by": self.carried_by,
+            "pings": {"sent": self.pings.sent, "lost": self.pings.sent - self.pings.received},
+            "tcp": {"octets": self.delivered, "retransmitted": self.tcp.retransmitted, "early": self.tcp.early},
+        })
+    }
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+/// Runs the demo; whether all is well.
+///
+/// # Errors
+/// A part does not start, or a move does not end well.
+pub(super) async fn show(as_json: bool) -> anyhow::Result<bool> {
+    let progress = Progress::new();
+    let step = progress.step("gateway and UPF, controller, two switches, orchestrator, two edge hosts, UEs");
+    let moves = Moves::start(lab::Options::new(UES)?, edge::SITES.len()).await?;
+    step.done("attached");
+    let steps = steps(&moves, &progress).await.with_context(|| moves.logs());
+    moves.stop().await?;
+    let steps = steps?;
+    let is_well = steps.iter().all(Step::is_well);
+    if as_json {
+        output::json(&steps.iter().map(Step::json).collect::<Vec<_>>())?;
+        return Ok(is_well);
+    }
+    let mut table = Table::new(&[
+        "step",
+        "ms",
+        "game: lost/doubled/overtaken, up down",
+        "longest gap, ms",
+        "of a UE that stays",
+        "pings lost",
+        "TCP sent again",
+        "served by",
+    ]);
+    for step in &steps {
+        table.row(step.row());
+    }
+    let verdict = if is_well { "nothing was lost, doubled or overtaken" } else { "SOMETHING WAS LOST" };
+    output::text(&format!("\n{}\n{verdict}\n", table.render()))?;
+    Ok(is_well)
+}
+
+/// What runs all the time.
+struct Running<'a> {
+    moves: &'a Moves,
+    ue: Ipv4Addr,
+    space: NetNs,
+    game: Traffic,
+    download: Stream,
+}
+
+async fn steps(moves: &Moves, progress: &Progress) -> anyhow::Result<Vec<Step>> {
+    let [first, second] = &edge::SITES;
+    let mut flows = Vec::new();
+    for (ue, space) in &moves.ues {
+        let user = traffic::bind(space, *ue, GAME_PORTS[0])?;
+        let port = GAME_PORTS[1] + u16::from(!flows.is_empty());
+        let server = traffic::bind(moves.lab.dn(), lab::DN, port)?;
+        flows.push(Ends {
+            from: user.try_clone()?,
+            to: server.try_clone()?,
+            address: (lab::DN, port).into(),
+        });
+        flows.push(Ends { from: server, to: user, address: (*ue, GAME_PORTS[0]).into() });
+    }
+    let (ue, space) = moves.ues.iter().next().context("no UE")?;
+    let download = Stream::start(moves.lab.dn(), space, (*ue, DOWNLOAD_PORT), DOWNLOAD_RATE)?;
+    let game = Traffic::start(flows, GAME_INTERVAL, GAME_OCTETS);
+    let running = Running { moves, ue: *ue, space: space.clone(), game, download };
+    let all = [
+        ("nothing is moved", None, edge::CENTRAL),
+        ("to the edge", Some(first.host), first.anchor),
+        ("back", Some(ORIGIN), edge::CENTRAL),
+        ("to the edge again", Some(first.host), first.anchor),
+        ("to another edge", Some(second.host), second.anchor),
+        ("back from there", Some(ORIGIN), edge::CENTRAL),
+    ];
+    let mut steps = Vec::new();
+    for (name, to, expected) in all {
+        let shown = progress.step(name);
+        let step = running.step(name, to, expected).await.with_context(|| name)?;
+        let verdict = if step.is_well() { "nothing lost" } else { "NOT WELL" };
+        let took = step.took_ms.map(|took| format!(", {took:.1} ms")).unwrap_or_default();
+        shown.done(&format!("{verdict}{took}"));
+        steps.push(step);
+    }
+    Ok(steps)
+}
+
+impl Running<'_> {
+    async fn step(
+        &self,
+        name: &'static str,
+        to: Option<&str>,
+        expected: &'static str,
+    ) -> anyhow::Result<Step> {
+        let (before, began) = (self.download.counters()?, self.download.delivered()?);
+        let number = self.game.next();
+        let (space, host) = (self.space.clone(), lab::DN.to_string());
+        let pings =
+            tokio::spawn(async move { applications::ping(&space, &host, PINGS, PING_INTERVAL).await });
+        time::sleep(AROUND).await;
+        let made = match to {
+            Some(to) => Some(self.moves.carry(&[self.ue], to, &json!({"order": "keep"})).await?),
+            None => None,
+        };
+        time::sleep(AROUND).await;
+        let pings = pings
+            .await?
+            .unwrap_or_else(|error| Pings { problem: Some(output::with_causes(&error)), ..Pings::default() });
+        let mut found = self.game.since(number).await.into_iter();
+        let mut next = || found.next().context("a flow of the game");
+        let (moved, stays) = ([next()?, next()?], [next()?, next()?]);
+        let carried_by = self.carried_by().await?;
+        Ok(Step {
+            name,
+            carried_by,
+            expected,
+            took_ms: made.as_ref().and_then(took_ms),
+            moved,
+            stays,
+            pings,
+            tcp: self.download.counters()?.since(before),
+            delivered: self.download.delivered()? - began,
+        })
+    }
+
+    /// The anchors whose UPFs have counted packets of the UE.
+    async fn carried_by(&self) -> anyhow::Result<Vec<&'static str>> {
+        let before = self.counted().await?;
+        time::sleep(WATCHED).await;
+        let after = self.counted().await?;
+        let rose = |(name, count): (&'static str, u64)| {
+            (count > before.get(name).copied().unwrap_or_default()).then_some(name)
+        };
+        Ok(after.into_iter().filter_map(rose).collect())
+    }
+
+    /// Packets of the UE, up and down, by the anchor whose UPF has counted them.
+    async fn counted(&self) -> anyhow::Result<BTreeMap<&'static str, u64>> {
+        let at_center = self.moves.lab.oam("upf", "GET", "/sessions").await?;
+        let own = self.ue.to_string();
+        let mut all = BTreeMap::from([(edge::CENTRAL, packets(&at_center, |address| address == own))]);
+        for site in &edge::SITES {
+            // Before the first move there is no anchor.
+            let sessions = self.moves.lab.edge_oam(site, "upf", "/sessions").await.unwrap_or_default();
+            // There it is the only UE, and may have another address, which the switches translate.
+            all.insert(site.anchor, packets(&sessions, |_| true));
+        }
+        Ok(all)
+    }
+}
+
+/// Packets of the sessions with such an address, up and down.
+fn packets(sessions: &Value, is_own: impl Fn(&str) -> bool) -> u64 {
+    let own = |session: &&Value| session["ipv4"][0].as_str().is_some_and(&is_own);
+    let count = |session: &Value| {
+        ["uplink", "downlink"].iter().filter_map(|way| session[way]["packets"].as_u64()).sum::<u64>()
+    };
+    sessions.as_array().into_iter().flatten().filter(own).map(count).sum()
+}
+
+/// From the request to the last stage, by the move's history.
+fn took_ms(made: &Value) -> Option<f64> {
+    let history = made["history"].as_array()?;
+    let at = |entry: Option<&Value>| entry?["time_us"].as_f64();
+    Some((at(history.last())? - at(history.first())?) / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found() -> Found {
+        Found { counts: Counts { sent: 9, ..Counts::default() }, ..Found::default() }
+    }
+
+    fn step() -> Step {
+        Step {
+            name: "to the edge",
+            carried_by: vec!["edge"],
+            expected: "edge",
+            took_ms: Some(3.0),
+            moved: [found(), found()],
+            stays: [found(), found()],
+            pings: Pings { sent: 100, received: 100, ..Pings::default() },
+            tcp: Tcp { retransmitted: 0, early: 0 },
+            delivered: 1,
+        }
+    }
+
+    #[test]
+    fn a_step_is_well_only_if_all_of_it_is() {
+        assert!(step().is_well());
+        let worse: [fn(&mut Step); 9] = [
+            |step| step.moved[0].counts.lost = 1,
+            |step| step.moved[1].counts.doubled = 1,
+            |step| step.stays[1].counts.reordered = 1,
+            |step| step.stays[0].counts.sent = 0,
+            |step| step.pings.received = 99,
+            |step| step.tcp.retransmitted = 1,
+            |step| step.tcp.early = 1,
+            |step| step.delivered = 0,
+            |step| step.carried_by = vec!["central", "edge"],
+        ];
+        for make_worse in worse {
+            let mut step = step();
+            make_worse(&mut step);
+            assert!(!step.is_well());
+        }
+    }
+
+    #[test]
+    fn a_move_takes_the_time_of_its_history() {
+        let made = json!({"history": [{"time_us": 1_000}, {"time_us": 2_500}, {"time_us": 9_000}]});
+        assert_eq!(took_ms(&made), Some(8.0));
+        assert_eq!(took_ms(&json!({})), None);
+    }
+}

@@ -1,0 +1,133 @@
+//! A network of 4G with edge sites, whose UEs are moved by the orchestrator: for demos, experiments and tests of moves.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use anyhow::Context as _;
+use net::netns::NetNs;
+use net::time::{self, Duration};
+use serde_json::{Value, json};
+
+use crate::edge::{self, Site};
+use crate::{Lab, Options, Simulator, SimulatorOptions};
+
+/// Where UEs are by themselves, as the target of a move.
+pub const ORIGIN: &str = "origin";
+
+/// How long the controller may take to know all that there is, and UEs to attach.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The network, with attached UEs.
+pub struct Moves {
+    /// All but the UEs.
+    pub lab: Lab,
+    /// The UEs, their eNB and MME.
+    pub simulator: Simulator,
+    /// The UEs' namespaces, by their addresses.
+    pub ues: BTreeMap<Ipv4Addr, NetNs>,
+}
+
+impl Moves {
+    /// Builds it, and returns when the UEs are attached and the controller knows their sessions by the messages that made them.
+    ///
+    /// # Errors
+    /// A part does not start, or a UE does not attach.
+    pub async fn start(mut options: Options, sites: usize) -> anyhow::Result<Moves> {
+        let ues = u32::try_from(options.subscribers.len()).context("too many subscribers")?;
+        (options.edges, options.epc, options.processes) = (sites, true, true);
+        let mut lab = Lab::start(options).await?;
+        lab.start_moves()?;
+        until("the controller has its switches", async || {
+            lab.check()?;
+            let Ok(switches) = lab.controller("GET", "/v1/switches", None).await else { return Ok(false) };
+            let switches = switches["switches"].as_array().cloned().unwrap_or_default();
+            Ok(switches.len() == 2 && switches.iter().all(|switch| switch["connected"] == true))
+        })
+        .await?;
+        let simulated = SimulatorOptions {
+            ues,
+            session_type: "IPV4".to_owned(),
+            mme: Some(edge::MME.into()),
+            ..SimulatorOptions::default()
+        };
+        let mut simulator = lab.simulate(&simulated)?;
+        let mut namespaces = BTreeMap::new();
+        while namespaces.len() < ues as usize {
+            let event = time::timeout(PATIENCE, simulator.next()).await.context("a UE does not attach")?;
+            let event = event.context("the simulator has ended")?;
+            match event.kind() {
+                "attached" => {
+                    let address = event.text("ipv4").context("a UE without an IPv4 address")?;
+                    namespaces.insert(address.parse()?, event.namespace()?);
+                }
+                "failed" => {
+                    anyhow::bail!("a UE failed: {}", event.text("detail").unwrap_or("no reason given"))
+                }
+                _ => {}
+            }
+        }
+        until("the sessions are known by their messages", async || {
+            let known = lab.controller("GET", "/v1/replication", None).await?;
+            Ok(known["anchors"][0]["ues"] == ues)
+        })
+        .await?;
+        Ok(Moves { lab, simulator, ues: namespaces })
+    }
+
+    /// Moves UEs to an edge host or to [`ORIGIN`], with further members of the request, and waits for the end; the move.
+    ///
+    /// # Errors
+    /// The orchestrator refuses, or the move has not ended well.
+    pub async fn carry(&self, ues: &[Ipv4Addr], to: &str, further: &Value) -> anyhow::Result<Value> {
+        let mut request = json!({"ues": ues, "to": to});
+        for (name, value) in further.as_object().into_iter().flatten() {
+            request[name] = value.clone();
+        }
+        let made = self.lab.orchestrator("POST", "/v1/moves?wait=25", Some(&request)).await?;
+        anyhow::ensure!(made["state"] == "done", "the move to {to} has not ended well: {made:#}");
+        Ok(made)
+    }
+
+    /// Sessions of the anchor at a site, as its gateway and its UPF say.
+    pub async fn sessions_at(&self, site: &Site) -> (u64, u64) {
+        let count = async |nf, pointer| {
+            let status = self.lab.edge_oam(site, nf, "/status").await.unwrap_or_default();
+            status.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
+        };
+        (count("spgw", "/detail/sessions").await, count("upf", "/sessions").await)
+    }
+
+    /// Logs of who takes part in a move.
+    pub fn logs(&self) -> String {
+        let mut names = vec!["orchestrator".to_owned(), "controller".to_owned()];
+        for site in &edge::SITES {
+            names.extend(["anchor", "agent"].map(|what| format!("run-orchestrator/{}-{what}", site.host)));
+        }
+        names.iter().map(|name| format!("--- {name}\n{}", self.lab.log(name))).collect()
+    }
+
+    /// Detaches the UEs, stops the anchors that the orchestrator has started, and all else.
+    ///
+    /// # Errors
+    /// A part did not end well. Everything else is removed all the same.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        let stopped = self.simulator.stop().await;
+        let hosts = self.lab.orchestrator("GET", "/v1/hosts", None).await?;
+        for host in hosts["hosts"].as_array().into_iter().flatten() {
+            let path = format!("/v1/hosts/{}/anchor", host["name"].as_str().unwrap_or_default());
+            self.lab.orchestrator("DELETE", &path, None).await?;
+        }
+        self.lab.stop().await?;
+        stopped.map(drop)
+    }
+}
+
+async fn until(what: &str, mut is_so: impl AsyncFnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    let deadline = time::now() + PATIENCE;
+    while !is_so().await? {
+        anyhow::ensure!(time::now() < deadline, "{what}: not after {PATIENCE:?}");
+        time::sleep(LOOK_INTERVAL).await;
+    }
+    Ok(())
+}
