@@ -571,6 +571,56 @@ async fn a_restart_keeps_the_return_path() {
     assert_eq!(n6.tables.lock().unwrap().of(App::Diverting, Kind::SgiDown), 0);
 }
 
+/// SEL-4, SEL-5: packets that the anchor sent before its user went elsewhere still get the user's tunnel and address. Their rules go later;
+/// those that bring packets to the anchor go at once. A user who comes back in between keeps them.
+#[tokio::test]
+async fn rules_of_an_old_way_outlast_its_last_packets() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = with_n6(config(&folder));
+    let longest = Duration::from_millis(config.diverting.order.timeout_ms);
+    let (mut access, mut n6) = (Switch::new(), Switch::with_id(2));
+    let controller = Controller::start(config).await.unwrap();
+    access.connect(controller.openflow()).await;
+    n6.connect(controller.openflow()).await;
+    alive(&controller).await;
+    // To the anchor, and from it: user's rules uplink, and everything else.
+    let count = |n6: &Switch, access: &Switch| {
+        let of = |switch: &Switch, kind| switch.tables.lock().unwrap().of(App::Diverting, kind);
+        [of(n6, Kind::SgiDown), of(n6, Kind::SgiUp), of(access, Kind::T1High)]
+    };
+    let before = count(&n6, &access);
+    let mut diversion = user(1);
+    diversion["tunnels"] = json!([{"uplink": 1, "downlink": 2, "target_uplink": 3, "target_downlink": 4}]);
+    diversion["target_address"] = json!("10.46.0.9");
+    assert_eq!(call(&controller, "POST", "/v1/diversions", diversion.clone()).await.0, 200);
+    let there = count(&n6, &access);
+    assert_eq!(there, [before[0] + 1, before[1] + 1, before[2] + 2]);
+    let path = "/v1/diversions/gw1%7E10.45.0.1";
+    for _ in 0..2 {
+        let left = time::now();
+        assert_eq!(call(&controller, "DELETE", path, Value::Null).await.0, 200);
+        let on_their_way = count(&n6, &access);
+        if time::now() - left < longest {
+            assert_eq!(on_their_way, [before[0], before[1] + 1, before[2] + 1]);
+        }
+        // Back before the time is over: nothing is removed then.
+        assert_eq!(call(&controller, "POST", "/v1/diversions", diversion.clone()).await.0, 200);
+        time::sleep(2 * longest).await;
+        assert_eq!(count(&n6, &access), there);
+    }
+    assert_eq!(call(&controller, "DELETE", path, Value::Null).await.0, 200);
+    until("the rules are gone", async || count(&n6, &access) == before).await;
+    // To another anchor: the rules for what comes from the second one go later as well.
+    assert_eq!(call(&controller, "POST", "/v1/diversions", diversion.clone()).await.0, 200);
+    diversion["to"] = json!("gw3");
+    let left = time::now();
+    assert_eq!(call(&controller, "POST", "/v1/diversions", diversion).await.0, 200);
+    if time::now() - left < longest {
+        assert_eq!(count(&n6, &access), [there[0], there[1] + 1, there[2] + 1]);
+    }
+    until("only those of the third are left", async || count(&n6, &access) == there).await;
+}
+
 /// A switch that refuses: the error goes to whoever asked, and everything is as it was.
 #[tokio::test]
 async fn a_refusal_is_reported_and_changes_nothing() {

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 
 use super::model::Refusal;
+use super::old_ways::is_needed_after;
 use super::rules::{Placed, Stage};
 use crate::rule::{Kind, Rule, RuleKey};
 use crate::switch::Step;
@@ -61,6 +62,17 @@ impl Installed {
         rules.map(|(_, (placed, _))| &placed.rule)
     }
 
+    /// Whether a diversion has a rule in this place.
+    pub(super) fn has(&self, datapath_id: u64, rule: &Rule) -> bool {
+        self.of_switch.get(&datapath_id).is_some_and(|rules| rules.contains_key(&rule.key))
+    }
+
+    /// Those of some rules that no diversion has.
+    pub(super) fn without(&self, mut rules: Vec<Placed>) -> Vec<Placed> {
+        rules.retain(|placed| self.get(placed).is_none());
+        rules
+    }
+
     /// Whether the rules are the same ones, whosever they are.
     pub(super) fn is_same(&self, other: &Installed) -> bool {
         let count = |all: &Installed| all.of_switch.values().map(HashMap::len).sum::<usize>();
@@ -104,7 +116,9 @@ impl Installed {
                 return Err(in_the_way(placed));
             }
             if others + more == 0 {
-                all.removed.extend(present.map(|(present, _)| present.clone()));
+                let Some((present, _)) = present else { continue };
+                let rules = if is_needed_after(present) { &mut all.left } else { &mut all.removed };
+                rules.push(present.clone());
             } else if more > 0 && !is_same {
                 all.set.push(placed.clone());
             }
@@ -147,11 +161,13 @@ fn in_the_way(placed: &Placed) -> Refusal {
 pub(super) struct Difference {
     pub(super) set: Vec<Placed>,
     pub(super) removed: Vec<Placed>,
+    /// Rules to remove when the packets that need them have arrived ([`super::old_ways`]).
+    pub(super) left: Vec<Placed>,
 }
 
 impl Difference {
     /// Steps in which no packet finds a way that is not complete: first what is new, from the ground up, then what is old, from the top
-    /// down. A stage is one step per switch, however many users it is of; one switch alone changes at once.
+    /// down; without what stays for a moment. A stage is one step per switch, however many users it is of; one switch alone changes at once.
     pub(super) fn steps(mut self) -> Vec<Step> {
         self.set.sort_by_key(|placed| (placed.stage, placed.datapath_id));
         self.removed.sort_by_key(|placed| (std::cmp::Reverse(placed.stage), placed.datapath_id));

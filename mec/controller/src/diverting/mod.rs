@@ -30,15 +30,17 @@ mod installed;
 pub mod journal;
 pub mod model;
 mod neighbours;
+mod old_ways;
 pub mod order;
 pub mod rules;
 
 use askers::Askers;
-use installed::Installed;
+use installed::{Difference, Installed};
 use journal::{Diversions, Journal, JournalError};
 use model::{Diversion, Refusal};
 pub use neighbours::AnchorState;
 use neighbours::Neighbours;
+use old_ways::OldWays;
 use order::{Known, Plan};
 use rules::Placed;
 
@@ -208,6 +210,8 @@ struct Application {
     made: HashMap<String, Vec<Placed>>,
     /// All rules.
     rules: Installed,
+    /// Rules that no diversion has any more, but packets on their way do.
+    old_ways: OldWays,
     neighbours: Neighbours,
     askers: Askers,
     /// Attempts to give the users of dead anchors back, by switch and anchor.
@@ -237,6 +241,7 @@ pub(crate) async fn run(
     let mut commands = commands.lock().await;
     let mut ticks = time::interval(Duration::from_millis(config.diverting.echo_ms));
     let neighbours = Neighbours::new(config.clone(), handle.clone());
+    let old_ways = OldWays::new(Duration::from_millis(config.diverting.order.timeout_ms));
     let mut own = Application {
         config,
         handle,
@@ -245,6 +250,7 @@ pub(crate) async fn run(
         diversions,
         made: HashMap::new(),
         rules: Installed::default(),
+        old_ways,
         neighbours,
         askers: Askers::default(),
         restoring: HashMap::new(),
@@ -261,6 +267,7 @@ pub(crate) async fn run(
                 None => break,
             },
             _ = ticks.tick() => own.tick().await,
+            () = own.old_ways.are_over() => own.end_old_ways().await,
         }
         // Many rules may be gone at once.
         while events.is_empty()
@@ -527,7 +534,8 @@ impl Application {
     /// Sends a switch what it lacks.
     async fn sync(&mut self, datapath_id: u64) {
         let mut all = self.neighbours.rules(datapath_id);
-        all.extend(self.rules.of(datapath_id).cloned());
+        let left = self.old_ways.of(datapath_id).filter(|rule| !self.rules.has(datapath_id, rule));
+        all.extend(left.chain(self.rules.of(datapath_id)).cloned());
         all.extend(self.askers.rules(datapath_id));
         if self.is_waiting(datapath_id) {
             // Rules of an earlier life stay until it is known what they are for.
@@ -669,7 +677,7 @@ impl Application {
         made.extend(sides);
         let gone = [removed, &without].concat();
         let new = made.values().flatten();
-        let difference = self.rules.difference(self.old(&gone, &made), new)?;
+        let mut difference = self.rules.difference(self.old(&gone, &made), new)?;
         let before = self.diversions.clone_of(set, removed);
         self.diversions.apply(set, removed);
         let written = match journal::write(&mut self.journal, set, removed, &self.diversions) {
@@ -679,7 +687,8 @@ impl Application {
                 return Err(Refusal::State(error.to_string()));
             }
         };
-        let (rules_set, rules_removed) = (difference.set.len(), difference.removed.len());
+        let left = std::mem::take(&mut difference.left);
+        let (rules_set, rules_removed) = (difference.set.len(), difference.removed.len() + left.len());
         // Nobody is told before both are done, so neither has to wait for the other (ADR 0030).
         let (committed, durable) =
             tokio::join!(self.handle.commit(with_tokens(difference.steps(), tokens)), written.durable());
@@ -696,6 +705,7 @@ impl Application {
         match committed {
             Ok(outcome) => {
                 self.take(&gone, made);
+                self.old_ways.leave(left);
                 Ok(Done { rules_set, rules_removed, outcome, ..Done::default() })
             }
             Err(error) => {
@@ -703,6 +713,14 @@ impl Application {
                 Err(error.into())
             }
         }
+    }
+
+    /// Removes rules of old ways on which no packet is any more.
+    async fn end_old_ways(&mut self) {
+        let removed = self.rules.without(self.old_ways.take_over());
+        let steps = Difference { removed, ..Difference::default() }.steps();
+        // What a switch does not remove now is found when rules are compared.
+        let _ = self.handle.commit(steps).await;
     }
 
     /// Enters into the file that a change was taken back.
