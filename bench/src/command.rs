@@ -87,6 +87,8 @@ enum Name {
     },
     /// The S/P-GW of 4G: time of an attach, of idle and active, sessions per second, memory per session.
     Epc(Common),
+    /// UEs moved to an edge host and back under load: packets lost, doubled, overtaken, gaps, and what TCP sends again.
+    Relocation(Common),
     /// The state of an S/P-GW at a second one: what a move of UEs costs by dumped memory, by a shared database, by a protocol of its own.
     Replication(Common),
     /// A video stream to a UE beside other traffic, in the three models.
@@ -170,6 +172,7 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
             crate::diverting::run(options, only)
         }),
         Name::Epc(common) => finish(common, |options| in_lab(crate::epc::run(options))),
+        Name::Relocation(common) => finish(common, |options| in_lab(crate::relocation::run(options))),
         Name::Replication(common) => finish(common, |options| in_lab(crate::replication::run(options))),
         Name::Video(common) => finish(common, |options| {
             with_rights()?;

@@ -29,6 +29,7 @@ pub mod procedures;
 pub mod progress;
 pub mod publish;
 mod ran;
+pub mod relocation;
 pub mod replication;
 pub mod result;
 mod samples;
@@ -72,6 +73,7 @@ fn write_to(experiment: &result::Experiment, folder: &Path) -> anyhow::Result<(P
         "midhaul" => plot::draw_panels(experiment, &midhaul::panels::panels(experiment), &svg)?,
         "diverting" => plot::draw_panels(experiment, &diverting::panels::panels(experiment), &svg)?,
         "video" => plot::draw_panels(experiment, &video::panels::panels(experiment), &svg)?,
+        "relocation" => plot::draw_panels(experiment, &relocation::panels(experiment), &svg)?,
         "replication" => plot::draw_panels(experiment, &replication::panels(experiment), &svg)?,
         "upf" => plot::draw_panels(experiment, &upf::panels::panels(experiment), &svg)?,
         "pdr" => plot::draw_panels(experiment, &pdr::panels::panels(experiment), &svg)?,

@@ -123,6 +123,13 @@ impl Moves {
     }
 }
 
+/// From the request for a move to its last stage, by its history.
+pub fn took_ms(made: &Value) -> Option<f64> {
+    let history = made["history"].as_array()?;
+    let at = |entry: Option<&Value>| entry?["time_us"].as_f64();
+    Some((at(history.last())? - at(history.first())?) / 1e3)
+}
+
 async fn until(what: &str, mut is_so: impl AsyncFnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
     let deadline = time::now() + PATIENCE;
     while !is_so().await? {
@@ -130,4 +137,16 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> anyhow::Result<bool>)
         time::sleep(LOOK_INTERVAL).await;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_move_takes_the_time_of_its_history() {
+        let made = json!({"history": [{"time_us": 1_000}, {"time_us": 2_500}, {"time_us": 9_000}]});
+        assert_eq!(took_ms(&made), Some(8.0));
+        assert_eq!(took_ms(&json!({})), None);
+    }
 }

@@ -41,10 +41,13 @@ impl Drop for Stream {
 }
 
 /// What TCP of a namespace has counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Tcp {
     /// Segments that were sent again.
     pub retransmitted: u64,
+    /// Those of them that had arrived before, as the receiver said (DSACK, RFC 2883): TCP asks by a probe whether the last segment is lost
+    /// when nothing has come for some round trips (RFC 8985 §7).
+    pub needless: u64,
     /// Segments that arrived before an earlier one.
     pub early: u64,
 }
@@ -54,6 +57,7 @@ impl Tcp {
     pub fn since(self, before: Tcp) -> Tcp {
         Tcp {
             retransmitted: self.retransmitted.saturating_sub(before.retransmitted),
+            needless: self.needless.saturating_sub(before.needless),
             early: self.early.saturating_sub(before.early),
         }
     }
@@ -103,6 +107,7 @@ impl Stream {
     pub fn counters(&self) -> anyhow::Result<Tcp> {
         Ok(Tcp {
             retransmitted: counter(&self.from, "snmp", "Tcp", "RetransSegs")?,
+            needless: counter(&self.from, "netstat", "TcpExt", "TCPDSACKRecv")?,
             early: counter(&self.to, "netstat", "TcpExt", "TCPOFOQueue")?,
         })
     }

@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 
 use anyhow::Context as _;
 use lab::edge;
-use lab::moves::{Moves, ORIGIN};
+use lab::moves::{Moves, ORIGIN, took_ms};
 use lab::stream::{Stream, Tcp};
 use lab::traffic::{self, Counts, Ends, Found, Traffic};
 use net::netns::NetNs;
@@ -53,19 +53,21 @@ struct Step {
 }
 
 impl Step {
-    /// Whether nothing was lost, doubled, overtaken or sent again, and one anchor carries the UE's packets.
+    /// Whether nothing was lost, doubled or overtaken, and one anchor carries the UE's packets. A segment that TCP sends again, though it
+    /// has arrived, was late but not lost: a busy machine does that without moves.
     fn is_well(&self) -> bool {
         let is_whole =
             |found: &Found| found.counts == Counts { sent: found.counts.sent, ..Counts::default() };
         self.moved.iter().chain(&self.stays).all(|found| found.counts.sent > 0 && is_whole(found))
             && self.pings.problem.is_none()
             && self.pings.received == u64::from(PINGS)
-            && self.tcp == Tcp { retransmitted: 0, early: 0 }
+            && self.tcp.retransmitted <= self.tcp.needless
+            && self.tcp.early == 0
             && self.delivered > 0
             && self.carried_by == [self.expected]
     }
 
-    fn row(&self) -> [String; 8] {
+    fn row(&self) -> [String; 9] {
         let counts = |[up, down]: &[Found; 2]| {
             let of =
                 |Counts { lost, doubled, reordered, .. }: Counts| format!("{lost}/{doubled}/{reordered}");
@@ -81,7 +83,8 @@ impl Step {
             gap(&self.moved),
             gap(&self.stays),
             format!("{} of {}", self.pings.sent - self.pings.received, self.pings.sent),
-            format!("{} of {:.1} MB", self.tcp.retransmitted, self.delivered as f64 / 1e6),
+            format!("{}/{}/{}", self.tcp.retransmitted, self.tcp.needless, self.tcp.early),
+            format!("{:.1}", self.delivered as f64 / 1e6),
             self.carried_by.join(", "),
         ]
     }
@@ -99,7 +102,7 @@ impl Step {
             "step": self.name, "ok": self.is_well(), "took_ms": self.took_ms, "moved": ways(&self.moved),
             "stays": ways(&self.stays), "carried_by": self.carried_by,
             "pings": {"sent": self.pings.sent, "lost": self.pings.sent - self.pings.received},
-            "tcp": {"octets": self.delivered, "retransmitted": self.tcp.retransmitted, "early": self.tcp.early},
+            "tcp": {"octets": self.delivered, "retransmitted": self.tcp.retransmitted, "needless": self.tcp.needless, "early": self.tcp.early},
         })
     }
 }
@@ -132,7 +135,8 @@ pub(super) async fn show(as_json: bool) -> anyhow::Result<bool> {
         "longest gap, ms",
         "of a UE that stays",
         "pings lost",
-        "TCP sent again",
+        "TCP: again/needlessly/early",
+        "MB",
         "served by",
     ]);
     for step in &steps {
@@ -263,13 +267,6 @@ fn packets(sessions: &Value, is_own: impl Fn(&str) -> bool) -> u64 {
     sessions.as_array().into_iter().flatten().filter(own).map(count).sum()
 }
 
-/// From the request to the last stage, by the move's history.
-fn took_ms(made: &Value) -> Option<f64> {
-    let history = made["history"].as_array()?;
-    let at = |entry: Option<&Value>| entry?["time_us"].as_f64();
-    Some((at(history.last())? - at(history.first())?) / 1e3)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -287,7 +284,7 @@ mod tests {
             moved: [found(), found()],
             stays: [found(), found()],
             pings: Pings { sent: 100, received: 100, ..Pings::default() },
-            tcp: Tcp { retransmitted: 0, early: 0 },
+            tcp: Tcp::default(),
             delivered: 1,
         }
     }
@@ -311,12 +308,5 @@ mod tests {
             make_worse(&mut step);
             assert!(!step.is_well());
         }
-    }
-
-    #[test]
-    fn a_move_takes_the_time_of_its_history() {
-        let made = json!({"history": [{"time_us": 1_000}, {"time_us": 2_500}, {"time_us": 9_000}]});
-        assert_eq!(took_ms(&made), Some(8.0));
-        assert_eq!(took_ms(&json!({})), None);
     }
 }
