@@ -38,6 +38,15 @@ impl Enb {
         Self { socket: net::udp::bind(SocketAddr::from((lab::RAN_N2, gtpu::PORT))).await.unwrap() }
     }
 
+    /// One in another namespace than this thread's.
+    pub(crate) async fn at(space: &net::netns::NetNs) -> Self {
+        let address = SocketAddr::from((lab::RAN_N2, gtpu::PORT));
+        let bound = space.enter(|| net::udp::bind_std(address, net::udp::Options::default()));
+        let socket = UdpSocket::from_std(bound.unwrap().unwrap()).unwrap();
+        socket.writable().await.unwrap();
+        Self { socket }
+    }
+
     pub(crate) fn send(&self, upf: Tunnel, packet: &[u8]) {
         let gpdu = gtpu::build_gpdu(upf.1, None, packet).unwrap();
         self.socket.try_send_to(&gpdu, SocketAddr::new(upf.0, gtpu::PORT)).unwrap();

@@ -19,6 +19,7 @@ mod f1u;
 mod flow;
 mod idle;
 mod mec_controller;
+mod mec_go_gtp;
 mod mec_move;
 mod mec_order;
 mod mec_switch;

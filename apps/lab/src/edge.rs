@@ -47,6 +47,8 @@ pub struct Site {
     pub anchor: &'static str,
     /// The host's name in the orchestrator's API.
     pub host: &'static str,
+    /// The process of the agent beside an anchor that the lab does not start.
+    pub(crate) agent: &'static str,
     /// The anchor's address towards the gNBs (N3).
     pub n3: Ipv4Addr,
     /// Its address towards the data network (N6).
@@ -65,6 +67,7 @@ pub const SITES: [Site; 2] = [
     Site {
         anchor: "edge",
         host: "edge-host",
+        agent: "edge-agent",
         n3: Ipv4Addr::new(10, 200, 0, 3),
         n6: Ipv4Addr::new(10, 201, 0, 3),
         management: "mgmt",
@@ -76,6 +79,7 @@ pub const SITES: [Site; 2] = [
     Site {
         anchor: "edge2",
         host: "edge2-host",
+        agent: "edge2-agent",
         n3: Ipv4Addr::new(10, 200, 0, 5),
         n6: Ipv4Addr::new(10, 201, 0, 5),
         management: "mgmt2",
@@ -126,7 +130,7 @@ pub(crate) struct Namespaces {
 
 impl Namespaces {
     /// The sites that there are, with their namespaces.
-    fn sites(&self) -> impl Iterator<Item = (&'static Site, &NetNs)> {
+    pub(crate) fn sites(&self) -> impl Iterator<Item = (&'static Site, &NetNs)> {
         SITES.iter().zip(&self.sites)
     }
 
@@ -226,14 +230,18 @@ pub(crate) struct Part {
     pub configuration: Value,
 }
 
-/// The orchestrator, which starts anchors of 4G at the edge with their agents.
-pub(crate) fn orchestrator(edge: &Namespaces, folder: &Path, log: &str) -> Part {
+/// The orchestrator, which starts anchors of 4G at the edge with their agents, unless these are of another make.
+pub(crate) fn orchestrator(edge: &Namespaces, folder: &Path, log: &str, is_foreign: bool) -> Part {
     let host = |(site, space): (&Site, &NetNs)| {
         // Its processes are children of another one than this.
         let fd = space.path().file_name().map(|name| name.to_owned()).unwrap_or_default();
         let namespace = Path::new("/proc").join(std::process::id().to_string()).join("fd").join(fd);
+        let agent = format!("{}:{AGENT_PORT}", site.at_site);
+        if is_foreign {
+            return json!({"name": site.host, "anchor": site.anchor, "agent": agent, "driver": "external"});
+        }
         json!({
-            "name": site.host, "anchor": site.anchor, "agent": format!("{}:{AGENT_PORT}", site.at_site),
+            "name": site.host, "anchor": site.anchor, "agent": agent,
             "driver": {"namespace": namespace},
             "configuration": site.file(folder), "nfs": ["upf", "spgw"],
         })

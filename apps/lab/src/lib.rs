@@ -229,6 +229,15 @@ impl Lab {
         &self.ran
     }
 
+    /// The namespace of an edge site.
+    ///
+    /// # Panics
+    /// The lab does not have it.
+    pub fn site(&self, site: &edge::Site) -> &NetNs {
+        let mut sites = self.edge.iter().flat_map(edge::Namespaces::sites);
+        sites.find(|(other, _)| other.host == site.host).map(|(_, space)| space).expect("a site of the lab")
+    }
+
     /// The data network.
     pub fn dn(&self) -> &NetNs {
         &self.dn
@@ -241,6 +250,9 @@ impl Lab {
             (Some([_, du]), _, "du") => du,
             (_, Some(edge), edge::PROCESS) => &edge.sites[0],
             (_, Some(edge), name) if edge::SWITCHES.contains(&name) => &edge.switch,
+            (_, Some(edge), name) => {
+                edge.sites().find(|(site, _)| site.agent == name).map_or(&self.core, |(_, space)| space)
+            }
             _ => &self.core,
         }
     }
@@ -363,16 +375,23 @@ impl Lab {
     }
 
     /// Starts controller, switches and orchestrator of an edge of 4G. The orchestrator starts the anchor of a site, when somebody is to
-    /// be moved there. Before the switches run, the eNBs do not reach the core.
+    /// be moved there. With [`Options::foreign_gateway`] the caller has started these anchors, and only agents are started. Before the
+    /// switches run, the eNBs do not reach the core.
     ///
     /// # Errors
     /// There is no edge site, or a part does not start.
     pub fn start_moves(&mut self) -> anyhow::Result<()> {
         let edge = self.edge.as_ref().context("the lab has no edge site")?;
         let parts = edge::parts(&self.core, edge, self.folder.path(), &self.log_filter, self.epc)?;
-        let orchestrator = edge::orchestrator(edge, self.folder.path(), &self.log_filter);
+        let is_foreign = self.foreign_gateway;
+        let orchestrator = edge::orchestrator(edge, self.folder.path(), &self.log_filter, is_foreign);
+        let agents: Vec<&edge::Site> = edge.sites().map(|(site, _)| site).filter(|_| is_foreign).collect();
         for edge::Part { name, arguments, configuration } in parts.into_iter().chain([orchestrator]) {
             self.start_part(name, arguments, &configuration)?;
+        }
+        for site in agents {
+            let command = Command::new(&self.godwit).args(["mec", "agent", "run", "-c"]);
+            self.start_process(site.agent, command.arg(site.file(self.folder.path())))?;
         }
         Ok(())
     }

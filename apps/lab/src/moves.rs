@@ -33,10 +33,27 @@ impl Moves {
     ///
     /// # Errors
     /// A part does not start, or a UE does not attach.
-    pub async fn start(mut options: Options, sites: usize) -> anyhow::Result<Moves> {
+    pub async fn start(options: Options, sites: usize) -> anyhow::Result<Moves> {
         let ues = u32::try_from(options.subscribers.len()).context("too many subscribers")?;
+        let mut lab = Moves::network(options, sites).await?;
+        Moves::control(&mut lab).await?;
+        Moves::attach(lab, ues).await
+    }
+
+    /// Builds the network with the gateway, and nothing of the edge but its links.
+    ///
+    /// # Errors
+    /// The gateway does not start.
+    pub async fn network(mut options: Options, sites: usize) -> anyhow::Result<Lab> {
         (options.edges, options.epc, options.processes) = (sites, true, true);
-        let mut lab = Lab::start(options).await?;
+        Lab::start(options).await
+    }
+
+    /// Starts all that moves UEs. Anchors of another make run already.
+    ///
+    /// # Errors
+    /// A part does not start.
+    pub async fn control(lab: &mut Lab) -> anyhow::Result<()> {
         lab.start_moves()?;
         until("the controller has its switches", async || {
             lab.check()?;
@@ -44,7 +61,14 @@ impl Moves {
             let switches = switches["switches"].as_array().cloned().unwrap_or_default();
             Ok(switches.len() == 2 && switches.iter().all(|switch| switch["connected"] == true))
         })
-        .await?;
+        .await
+    }
+
+    /// Lets UEs attach, and returns when their sessions are known by the messages that made them.
+    ///
+    /// # Errors
+    /// A UE does not attach.
+    pub async fn attach(lab: Lab, ues: u32) -> anyhow::Result<Moves> {
         let simulated = SimulatorOptions {
             ues,
             session_type: "IPV4".to_owned(),
@@ -114,7 +138,9 @@ impl Moves {
     pub async fn stop(self) -> anyhow::Result<()> {
         let stopped = self.simulator.stop().await;
         let hosts = self.lab.orchestrator("GET", "/v1/hosts", None).await?;
-        for host in hosts["hosts"].as_array().into_iter().flatten() {
+        // Those of another make are the caller's.
+        let own = hosts["hosts"].as_array().filter(|_| !self.lab.foreign_gateway);
+        for host in own.into_iter().flatten() {
             let path = format!("/v1/hosts/{}/anchor", host["name"].as_str().unwrap_or_default());
             self.lab.orchestrator("DELETE", &path, None).await?;
         }
