@@ -173,6 +173,22 @@ fn users_are_moved_to_an_edge_and_back() {
     scratch.assert_clean();
 }
 
+/// `godwit mec demo --move`: a UE is moved with its sessions while it downloads, pings and plays; nothing is lost (MEO-1 to MEO-6, EV-9).
+#[test]
+fn a_ue_is_moved_to_edges_and_back_while_it_talks() {
+    let _turn = alone();
+    let scratch = Scratch::new();
+    let output = scratch.godwit(&["mec", "demo", "--move"], &["--json"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    let steps: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{text}"));
+    let failed: Vec<&Value> = steps.iter().filter(|step| step["ok"] != true).collect();
+    assert!(failed.is_empty(), "{failed:#?}\n{text}");
+    assert!(output.status.success(), "{text}");
+    let served: Vec<&Value> = steps.iter().map(|step| &step["carried_by"][0]).collect();
+    assert_eq!(served, ["central", "edge", "central", "edge", "edge2", "central"]);
+    scratch.assert_clean();
+}
+
 #[test]
 fn every_network_function_in_its_own_process_and_several_gnbs() {
     let _turn = alone();

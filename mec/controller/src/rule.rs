@@ -4,8 +4,7 @@
 //! first octet is the application, the last one the [`Kind`]. So each application finds its own rules in a switch again, and leaves
 //! those of others alone.
 
-use std::collections::HashMap;
-
+use foldhash::HashMap;
 use openflow::{Field, FlowMod, FlowModCommand, FlowModFlags, FlowStats, Instructions, Match, Oxm, TableId};
 
 /// Who owns a rule: the first octet of its cookie.
@@ -218,7 +217,8 @@ pub struct SyncReport {
 
 /// Compares what a switch has of an application with what is wanted.
 pub(crate) fn difference(app: App, wanted: &RuleSet, installed: &[FlowStats]) -> Difference {
-    let mut found: HashMap<RuleKey, &FlowStats> = HashMap::with_capacity(installed.len());
+    let mut found: HashMap<RuleKey, &FlowStats> =
+        HashMap::with_capacity_and_hasher(installed.len(), <_>::default());
     let mut all = Difference::default();
     for flow in installed.iter().filter(|flow| App::of_cookie(flow.cookie) == Some(app)) {
         let key = RuleKey { table: flow.table_id, priority: flow.priority, matching: flow.matching.clone() };

@@ -16,8 +16,8 @@ use super::report::Download;
 const PINGS: u32 = 3;
 /// Seconds between echo requests.
 const PING_INTERVAL: &str = "0.2";
-/// Seconds after which ping ends.
-const PING_DEADLINE: &str = "8";
+/// Seconds that ping waits for the last reply. With a deadline for all it would send further requests in the place of lost ones.
+const PING_WAIT: &str = "8";
 /// UEs that ping at once.
 const PINGS_AT_ONCE: usize = 32;
 /// Time limit for a process that does not end by itself.
@@ -77,7 +77,7 @@ pub async fn ping_all(namespaces: Vec<NetNs>, host: &str, done: impl Fn()) -> Pi
 /// `ping` does not run.
 pub async fn ping(namespace: &NetNs, host: &str, requests: u32, interval: &str) -> anyhow::Result<Pings> {
     let output = Command::new("ping")
-        .args(["-n", "-c", &requests.to_string(), "-i", interval, "-w", PING_DEADLINE, host])
+        .args(["-n", "-c", &requests.to_string(), "-i", interval, "-W", PING_WAIT, host])
         .env("LC_ALL", "C")
         .namespace(namespace)
         .output(PROCESS_LIMIT)

@@ -2,7 +2,7 @@
 //!
 //! Many diversions share the rules that lead to the tables, so each rule is kept with the number of diversions it is of.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use super::model::Refusal;
 use super::old_ways::is_needed_after;
@@ -91,7 +91,7 @@ impl Installed {
         old: impl Iterator<Item = &'a Placed>,
         new: impl Iterator<Item = &'a Placed>,
     ) -> Result<Difference, Refusal> {
-        let mut changes: HashMap<(u64, &RuleKey), Change<'_>> = HashMap::new();
+        let mut changes: HashMap<(u64, &RuleKey), Change<'_>> = HashMap::default();
         let place = |placed: &'a Placed| (placed.datapath_id, &placed.rule.key);
         let none = |placed| Change { placed, fewer: 0, more: 0 };
         for placed in old {
