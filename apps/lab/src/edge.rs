@@ -214,6 +214,8 @@ pub(crate) fn configuration(core: &Value, site: &Site, folder: &Path) -> Value {
 const SWITCHES_OF: [(&str, u64, [&str; 4]); 2] = [("n3", 3, N3_PORTS), ("n6", 6, N6_PORTS)];
 /// The switches' port for the insides of tunnels.
 const GTP_PORT: u32 = 100;
+/// How long tokens are waited for: all parts of a lab share one machine, and may wait for a core for long.
+const TOKEN_MS: u64 = 2000;
 /// Where the switches connect, and where the controller's API is, in their namespace.
 const OPENFLOW: &str = "127.0.0.1:6653";
 /// The controller's API.
@@ -289,7 +291,7 @@ pub(crate) fn parts(
         "switches": SWITCHES_OF.iter().map(known).collect::<Vec<_>>(),
         "anchors": anchors,
         // The data network's host: all anchors have a route there.
-        "diverting": {"order": {"token": DN, "token_ipv6": network::DN_IPV6}},
+        "diverting": {"order": {"token": DN, "token_ipv6": network::DN_IPV6, "timeout_ms": TOKEN_MS}},
         "replication": {"records": format!("sqlite:{}", folder.join("sessions.db").display())},
         "base_stations": [{
             "name": GNB, "address": network::RAN_N2, "switch": "n3", "access": if epc { "4g" } else { "5g" },
@@ -307,7 +309,7 @@ pub(crate) fn parts(
             "ports": ports.collect::<Vec<_>>(),
             "local": format!("{name}-host"),
             "gtp_port": GTP_PORT,
-            "hold": {},
+            "hold": {"timeout_ms": TOKEN_MS},
         })
     };
     let whole = |name: &str, key: &str, value: Value| json!({"run_dir": folder.join(format!("run-{name}")), "log": log, "mec": {key: value}});

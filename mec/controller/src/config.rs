@@ -199,6 +199,8 @@ pub struct Diverting {
     pub restore: bool,
     /// Most diversions.
     pub max_diversions: usize,
+    /// How long rules stay after a change for packets that the old anchor has sent: longer than a packet takes to the switch.
+    pub old_ways_ms: u64,
     /// Moves in order.
     pub order: Order,
 }
@@ -230,6 +232,7 @@ impl Default for Diverting {
             echo_misses: 3,
             restore: true,
             max_diversions: 100_000,
+            old_ways_ms: 1000,
             order: Order::default(),
         }
     }

@@ -576,8 +576,9 @@ async fn a_restart_keeps_the_return_path() {
 #[tokio::test]
 async fn rules_of_an_old_way_outlast_its_last_packets() {
     let folder = tempfile::tempdir().unwrap();
-    let config = with_n6(config(&folder));
-    let longest = Duration::from_millis(config.diverting.order.timeout_ms);
+    let mut config = with_n6(config(&folder));
+    config.diverting.old_ways_ms = 200;
+    let longest = Duration::from_millis(config.diverting.old_ways_ms);
     let (mut access, mut n6) = (Switch::new(), Switch::with_id(2));
     let controller = Controller::start(config).await.unwrap();
     access.connect(controller.openflow()).await;

@@ -241,7 +241,7 @@ pub(crate) async fn run(
     let mut commands = commands.lock().await;
     let mut ticks = time::interval(Duration::from_millis(config.diverting.echo_ms));
     let neighbours = Neighbours::new(config.clone(), handle.clone());
-    let old_ways = OldWays::new(Duration::from_millis(config.diverting.order.timeout_ms));
+    let old_ways = OldWays::new(Duration::from_millis(config.diverting.old_ways_ms));
     let mut own = Application {
         config,
         handle,
