@@ -268,12 +268,13 @@ pub(crate) fn parts(
         let device = namespace.enter(|| Device::find(network::N6))?.context("find the device of N6")?;
         Ok(device.mac.map(|octet| format!("{octet:02x}")).join(":"))
     };
-    let anchor = |name: &str, address: Ipv4Addr, namespace: &NetNs| -> anyhow::Result<Value> {
-        Ok(json!({"name": name, "address": address, "sgi": {"switch": "n6", "mac": mac(namespace)?}}))
+    let anchor = |name: &str, n3: Ipv4Addr, n6: Ipv4Addr, namespace: &NetNs| -> anyhow::Result<Value> {
+        let sgi = json!({"switch": "n6", "mac": mac(namespace)?, "address": n6});
+        Ok(json!({"name": name, "address": n3, "sgi": sgi}))
     };
-    let mut anchors = vec![anchor(CENTRAL, network::CORE_N2, core)?];
+    let mut anchors = vec![anchor(CENTRAL, network::CORE_N2, network::CORE_N6, core)?];
     for (site, space) in edge.sites() {
-        anchors.push(anchor(site.anchor, site.n3, space)?);
+        anchors.push(anchor(site.anchor, site.n3, site.n6, space)?);
     }
     let known = |(name, number, _): &(&str, u64, [&str; 4])| {
         // Addresses of the links that nobody has: the controller asks from them.

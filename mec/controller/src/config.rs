@@ -133,6 +133,9 @@ pub struct Sgi {
     /// The anchor's link-layer address there.
     #[serde(deserialize_with = "required_mac")]
     pub mac: MacAddr,
+    /// An address of the anchor there. With it forwarding finds the anchor's port before the first user moves to it.
+    #[serde(default)]
+    pub address: Option<IpAddr>,
 }
 
 /// Which generation of user plane a base station has.

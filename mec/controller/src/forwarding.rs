@@ -7,7 +7,8 @@
 //! forgotten, so that it does not stand in the way of others; a later packet, or answer of an anchor, tries it again.
 //!
 //! Anchors and base stations of the configuration are asked for by ARP or neighbour discovery until they are known, and rules between
-//! them are installed at once and without a time-out: so a move finds its way already there (FWD-5).
+//! them are installed at once and without a time-out: so a move finds its way already there (FWD-5). On SGi or N6 a station that exchanges
+//! packets with one anchor will do so with the others, when users move to them: rules between it and these are installed at once, too.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -21,7 +22,7 @@ use openflow::{
 use telemetry::counters::Counter;
 
 use crate::application::Context;
-use crate::config::{Config, Place};
+use crate::config::{Config, Place, Sgi};
 use crate::frame::{self, Station};
 use crate::rule::{App, Kind, Rule, RuleKey};
 use crate::switch::{CommitError, Event, Handle, Step, SwitchError, SwitchView};
@@ -241,8 +242,8 @@ impl Forwarding {
                     if switch.rules.len() < self.config.forwarding.max_rules
                         && switch.ticks >= switch.retry_at
                     {
-                        let rule = medium(from, to, port, self.config.forwarding.idle_timeout_s);
-                        self.install(id, vec![(pair, rule)]).await;
+                        let rules = self.rules_for(id, pair);
+                        self.install(id, rules).await;
                     } else {
                         NO_RULE.inc();
                     }
@@ -259,8 +260,74 @@ impl Forwarding {
         }
     }
 
+    /// The anchors of a switch on SGi or N6, by their link-layer addresses there.
+    fn sgi_anchors(&self, id: u64) -> impl Iterator<Item = &Sgi> {
+        let name = self.config.switch_of(id).map(|settings| settings.name.as_str());
+        let all = self.config.anchors.iter().filter_map(|anchor| anchor.sgi.as_ref());
+        all.filter(move |sgi| Some(sgi.switch.as_str()) == name)
+    }
+
+    /// Rules for a pair of which the destination is known, and for the same station with the other anchors of a switch on SGi or N6.
+    fn rules_for(&self, id: u64, (from, to): Pair) -> Vec<(Pair, Rule)> {
+        let Some(switch) = self.switches.get(&id) else { return Vec::new() };
+        let anchors: Vec<MacAddr> = self.sgi_anchors(id).map(|sgi| sgi.mac).collect();
+        let mut pairs = vec![(from, to)];
+        match (anchors.contains(&from), anchors.contains(&to)) {
+            (true, false) => pairs.extend(anchors.iter().map(|anchor| (*anchor, to))),
+            (false, true) => pairs.extend(anchors.iter().map(|anchor| (from, *anchor))),
+            // Anchors among themselves, or none of them.
+            _ => {}
+        }
+        let idle_timeout_s = self.config.forwarding.idle_timeout_s;
+        let mut rules: Vec<(Pair, Rule)> = Vec::new();
+        for (from, to) in pairs {
+            let port_of = |mac| switch.stations.get(mac).map(|station| station.port);
+            let is_there =
+                switch.rules.contains_key(&(from, to)) || rules.iter().any(|(pair, _)| *pair == (from, to));
+            match port_of(&to) {
+                Some(port) if port_of(&from) != Some(port) && !is_there => {
+                    rules.push(((from, to), medium(from, to, port, idle_timeout_s)));
+                }
+                _ => {}
+            }
+        }
+        rules
+    }
+
+    /// An anchor on SGi or N6 has answered: rules between it and the stations that exchange packets with other anchors.
+    async fn found_on_sgi(&mut self, id: u64, anchor: MacAddr) {
+        let Some(switch) = self.switches.get(&id) else { return };
+        let others: HashSet<MacAddr> = self.sgi_anchors(id).map(|sgi| sgi.mac).collect();
+        let is_with_one = |(from, to): &&Pair| others.contains(from) != others.contains(to);
+        let pairs: Vec<Pair> = switch.rules.keys().filter(is_with_one).copied().collect();
+        let mut all: HashMap<Pair, Rule> = HashMap::new();
+        for (from, to) in pairs {
+            let pair = if others.contains(&from) { (anchor, to) } else { (from, anchor) };
+            all.extend(self.rules_for(id, pair));
+        }
+        let left = self.config.forwarding.max_rules.saturating_sub(switch.rules.len());
+        let rules: Vec<(Pair, Rule)> =
+            all.into_iter().filter(|(pair, _)| !switch.rules.contains_key(pair)).take(left).collect();
+        if !rules.is_empty()
+            && !self.install(id, rules).await
+            && let Some(switch) = self.switches.get_mut(&id)
+        {
+            // It is asked for again, and its answer tries again.
+            switch.known.retain(|_, mac| *mac != anchor);
+        }
+    }
+
     /// An anchor or base station has answered: rules between it and those that are known already.
     async fn found(&mut self, id: u64, station: Station) {
+        let on_sgi = self.sgi_anchors(id).find(|sgi| sgi.address == Some(station.ip)).map(|sgi| sgi.mac);
+        if let Some(anchor) = on_sgi {
+            // Another address than that of the configuration would not get the users' packets.
+            let Some(switch) = self.switches.get_mut(&id).filter(|_| anchor == station.mac) else { return };
+            if switch.known.insert(station.ip, anchor) != Some(anchor) {
+                self.found_on_sgi(id, anchor).await;
+            }
+            return;
+        }
         let configured = |ip: IpAddr| {
             self.config.anchors.iter().any(|anchor| anchor.address == ip)
                 || self.config.base_stations.iter().any(|station| station.address == ip)
@@ -313,11 +380,20 @@ impl Forwarding {
             }
             let is_due =
                 switch.ticks.is_multiple_of(most) || (switch.ticks < most && switch.ticks.is_power_of_two());
-            if !is_due || self.config.switch_of(*id).is_none_or(|settings| settings.place != Place::Access) {
-                continue;
-            }
-            let anchors = self.config.anchors.iter().map(|anchor| anchor.address);
-            for address in anchors.chain(self.config.base_stations.iter().map(|station| station.address)) {
+            let Some(settings) = self.config.switch_of(*id).filter(|_| is_due) else { continue };
+            let addresses: Vec<IpAddr> = match settings.place {
+                Place::Access => {
+                    let anchors = self.config.anchors.iter().map(|anchor| anchor.address);
+                    anchors.chain(self.config.base_stations.iter().map(|station| station.address)).collect()
+                }
+                Place::Sgi => {
+                    let sides = self.config.anchors.iter().filter_map(|anchor| anchor.sgi.as_ref());
+                    let here = sides.filter(|sgi| sgi.switch == settings.name);
+                    here.filter_map(|sgi| sgi.address).collect()
+                }
+                Place::Control => Vec::new(),
+            };
+            for address in addresses {
                 if switch.known.contains_key(&address) {
                     continue;
                 }

@@ -279,7 +279,7 @@ mod tests {
         let app = App::Forwarding;
         let own = app.cookie() | Kind::T2Medium as u64;
         let wanted: RuleSet =
-            [rule(1, 1), rule(2, 2), rule(3, 3)].map(|rule| (rule.key.clone(), rule)).into();
+            [rule(1, 1), rule(2, 2), rule(3, 3)].map(|rule| (rule.key.clone(), rule)).into_iter().collect();
         let found = [
             installed(&rule(1, 1), own),
             installed(&rule(2, 9), own),
@@ -303,7 +303,7 @@ mod tests {
             Rule { key: RuleKey { matching: Match::new([flags]).unwrap(), ..rule(1, 1).key }, ..rule(1, 1) };
         let mut found = installed(&masked, App::Diverting.cookie() | Kind::T2Medium as u64);
         found.matching = Match::new([flags.masked(0x34_u8).unwrap()]).unwrap();
-        let wanted = [(masked.key.clone(), masked)].into();
+        let wanted = RuleSet::from_iter([(masked.key.clone(), masked)]);
         assert_eq!(difference(App::Diverting, &wanted, &[found]).report.kept, 1);
     }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
+use controller::frame::Station;
 use controller::rule::{APP_MASK, App, Kind, RuleKey};
 use controller::{Config, Controller, frame};
 use net::tcp;
@@ -359,7 +360,10 @@ impl Switch {
 
     /// A packet that found no rule in table 2.
     fn packet(&self, in_port: u32, from: MacAddr, to: MacAddr) {
-        let data = packet::ethernet::build(to.0, from.0, None, 0x88b5, b"anything");
+        self.no_rule(in_port, packet::ethernet::build(to.0, from.0, None, 0x88b5, b"anything"));
+    }
+
+    fn no_rule(&self, in_port: u32, data: Vec<u8>) {
         let packet = PacketIn {
             buffer_id: BufferId::NO_BUFFER,
             total_len: data.len() as u16,
@@ -370,6 +374,15 @@ impl Switch {
             data,
         };
         self.tell.as_ref().unwrap().send(packet.into()).unwrap();
+    }
+
+    /// An answer to a question for an address, to the one who forwards.
+    fn answer(&self, in_port: u32, station: Station) {
+        let std::net::IpAddr::V4(ip) = station.ip else { panic!("IPv4") };
+        let own = [&station.mac.0[..], &ip.octets()].concat();
+        let arp = [&[0, 1, 8, 0, 6, 4, 0, 2][..], &own, &[2, 1, 0, 0, 0, 2, 0, 0, 0, 0]].concat();
+        let data = packet::ethernet::build([2, 1, 0, 0, 0, 2], station.mac.0, None, 0x0806, &arp);
+        self.no_rule(in_port, data);
     }
 
     fn disconnect(&mut self) {
@@ -747,6 +760,47 @@ async fn malformed_peers_are_refused() {
 
 fn station(group: u8, number: u8) -> MacAddr {
     MacAddr([2, 0, 0, 9, group, number])
+}
+
+/// FWD-5 on N6: who talks with one anchor has rules to and from the others before a user moves there. An anchor that has never sent anything is
+/// asked for.
+#[tokio::test]
+async fn stations_on_n6_have_rules_with_all_anchors() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = with_n6(config(&folder));
+    let address: std::net::IpAddr = "10.1.0.12".parse().unwrap();
+    config.anchors[1].sgi.as_mut().unwrap().address = Some(address);
+    let anchors: Vec<MacAddr> =
+        config.anchors.iter().map(|anchor| anchor.sgi.as_ref().unwrap().mac).collect();
+    let controller = Controller::start(config).await.unwrap();
+    let mut n6 = Switch::with_id(2);
+    n6.connect(controller.openflow()).await;
+    quiet(&n6).await;
+    let has = |from: MacAddr, to: MacAddr| {
+        let tables = n6.tables.lock().unwrap();
+        tables.flows.iter().any(|flow| {
+            (flow.matching.eth_src(), flow.matching.eth_dst()) == (Some(from), Some(to))
+                && flow.table_id == TableId(2)
+        })
+    };
+    let router = station(1, 1);
+    n6.packet(1, router, MacAddr([0xff; 6]));
+    n6.packet(2, anchors[0], router);
+    until("uplink", async || anchors.iter().all(|anchor| has(*anchor, router))).await;
+    n6.packet(1, router, anchors[0]);
+    until("downlink", async || has(router, anchors[0])).await;
+    assert!(!has(router, anchors[1]), "nobody knows where it is");
+    n6.answer(2, Station { mac: anchors[1], ip: address });
+    until("downlink to the second anchor", async || has(router, anchors[1])).await;
+    assert!(!has(router, anchors[2]) && !has(anchors[0], anchors[1]));
+    // Another station has rules with both that are known at once.
+    n6.packet(1, station(1, 2), anchors[0]);
+    until("another station", async || has(station(1, 2), anchors[1])).await;
+    // One that only says that it is the anchor is not.
+    n6.answer(1, Station { mac: station(1, 3), ip: address });
+    n6.packet(1, station(1, 4), anchors[1]);
+    until("a further one", async || has(station(1, 4), anchors[0])).await;
+    assert!(!has(router, station(1, 3)));
 }
 
 /// However many stations talk, rules are bounded, and the packets of all arrive.
