@@ -89,7 +89,8 @@ fn div_6_the_return_path_follows_and_the_address_is_restored() {
         let links = net::link::Links::in_ns(&new).unwrap();
         links.add_route("10.45.0.0/24".parse().unwrap(), None, Some("n3")).await.unwrap();
         edge.config.switches.push(switch("sgi", 3, Place::Sgi, None));
-        let side = |mac: &str| Some(Sgi { switch: "sgi".to_owned(), mac: parse_mac(mac).unwrap() });
+        let side =
+            |mac: &str| Some(Sgi { switch: "sgi".to_owned(), mac: parse_mac(mac).unwrap(), address: None });
         edge.config.anchors[0].sgi = side(&old_mac);
         edge.config.anchors[1].sgi = side(&new_mac);
         edge.control().await;
