@@ -1,17 +1,20 @@
 //! A TCP connection between two namespaces that carries a steady stream, whose every octet is checked, and what TCP had to repeat.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::Context as _;
 use net::netns::NetNs;
+use net::tcp;
 use net::time::{self, Duration};
 
 /// How long a write or a read may wait before the threads look whether they are to end.
 const LOOK: Duration = Duration::from_millis(100);
+/// Time limit for the connection.
+const CONNECT: Duration = Duration::from_secs(5);
 /// Octets of a write.
 const CHUNK: usize = 8192;
 /// The octet at a place in the stream is that place modulo this number: no power of two, as lost segments would be of those sizes.
@@ -68,16 +71,27 @@ impl Stream {
     ///
     /// # Errors
     /// The connection cannot be made.
-    pub fn start(
+    pub async fn start(
         from: &NetNs,
         to: &NetNs,
         (address, port): (Ipv4Addr, u16),
         octets_per_s: u64,
     ) -> anyhow::Result<Stream> {
         let at = SocketAddr::from((address, port));
-        let listener = to.enter(|| TcpListener::bind(at))?.context("listen")?;
-        let sender = from.enter(|| TcpStream::connect_timeout(&at, LOOK * 50))?.context("connect")?;
-        let (receiver, _) = listener.accept().context("accept")?;
+        let listener = to.enter(|| tcp::listen_now(at))?.context("listen")?;
+        // Its threads are in the namespace.
+        let runtime = from.runtime(1)?;
+        let connected = runtime.spawn(tcp::connect(at, CONNECT)).await?.context("connect");
+        let blocking = |stream: tcp::TcpStream| {
+            let stream = stream.into_std()?;
+            stream.set_nonblocking(false)?;
+            anyhow::Ok(stream)
+        };
+        let sender = connected.and_then(blocking);
+        runtime.shutdown_background();
+        let sender = sender?;
+        let (receiver, _) = time::timeout(CONNECT, listener.accept()).await?.context("accept")?;
+        let receiver = blocking(receiver)?;
         sender.set_nodelay(true)?;
         sender.set_write_timeout(Some(LOOK))?;
         receiver.set_read_timeout(Some(LOOK))?;
@@ -198,15 +212,15 @@ mod tests {
         assert_eq!(find_counter(text, "TcpExt", "RetransSegs"), None);
     }
 
-    #[test]
-    fn a_stream_arrives_as_it_was_sent() {
+    #[tokio::test]
+    async fn a_stream_arrives_as_it_was_sent() {
         if !net::capability::Capability::SysAdmin.held() {
             assert!(std::env::var_os("CI").is_none(), "the test needs root");
             return;
         }
         let space = NetNs::new().unwrap();
         space.enter(net::netns::loopback_up).unwrap().unwrap();
-        let stream = Stream::start(&space, &space, (Ipv4Addr::LOCALHOST, 4000), 10_000_000).unwrap();
+        let stream = Stream::start(&space, &space, (Ipv4Addr::LOCALHOST, 4000), 10_000_000).await.unwrap();
         let before = stream.counters().unwrap();
         let deadline = time::now() + Duration::from_secs(20);
         while stream.delivered().unwrap() < 1_000_000 && time::now() < deadline {

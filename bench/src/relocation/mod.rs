@@ -160,8 +160,8 @@ impl Rig {
         let (ue, space) = moves.ues.iter().next().context("no UE")?;
         let (ue, dn) = (*ue, moves.lab.dn());
         let tcp = [
-            Stream::start(space, dn, (lab::DN, TCP_PORTS[0]), RATE)?,
-            Stream::start(dn, space, (ue, TCP_PORTS[1]), RATE)?,
+            Stream::start(space, dn, (lab::DN, TCP_PORTS[0]), RATE).await?,
+            Stream::start(dn, space, (ue, TCP_PORTS[1]), RATE).await?,
         ];
         Ok(Rig { ue, packets: Traffic::start(flows, INTERVAL, OCTETS), tcp, moves })
     }

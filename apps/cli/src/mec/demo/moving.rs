@@ -171,7 +171,7 @@ async fn steps(moves: &Moves, progress: &Progress) -> anyhow::Result<Vec<Step>> 
         flows.push(Ends { from: server, to: user, address: (*ue, GAME_PORTS[0]).into() });
     }
     let (ue, space) = moves.ues.iter().next().context("no UE")?;
-    let download = Stream::start(moves.lab.dn(), space, (*ue, DOWNLOAD_PORT), DOWNLOAD_RATE)?;
+    let download = Stream::start(moves.lab.dn(), space, (*ue, DOWNLOAD_PORT), DOWNLOAD_RATE).await?;
     let game = Traffic::start(flows, GAME_INTERVAL, GAME_OCTETS);
     let running = Running { moves, ue: *ue, space: space.clone(), game, download };
     let all = [
