@@ -4,14 +4,19 @@
 //! is stored before it is sent on (CAP-2): while the controller is away, control messages wait for retransmission. When the application
 //! is stopped in this mode, it first goes back to copying, so that a stopped application stops nothing.
 //!
+//! While users of an anchor are served by another one, its messages to the MME or SMF go via the controller, which asks replication what becomes
+//! of each ([`Verdict`]): most go on octet for octet. Those rules end by themselves soon after a controller that no longer renews them, so
+//! that heartbeats do not wait for one that is gone.
+//!
 //! Messages are filed under their anchor: the destination of what the MME or SMF sends, the source of what it receives.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use net::time::{self, Duration};
-use openflow::{Action, Instructions, Match, Oxm, PortNo, TableId};
+use openflow::{Action, Instructions, Match, Oxm, PacketIn, PortNo, TableId};
+use replication::replicator::Verdict;
 use serde::Serialize;
 use telemetry::counters::Counter;
 
@@ -20,7 +25,7 @@ use crate::config::{CaptureMode, Config, Place};
 use crate::frame;
 use crate::replicas::Replication;
 use crate::rule::{Kind, Rule};
-use crate::switch::{Event, Handle, SwitchView};
+use crate::switch::{Event, Handle, Step, SwitchView};
 
 static CAPTURED: Counter = Counter::new("controller_captured_messages");
 static DISCARDED: Counter = Counter::new("controller_captured_discarded");
@@ -30,6 +35,11 @@ static ODD: Counter = Counter::new("controller_captured_unreadable");
 const PORTS: [(u16, &str); 2] = [(2123, "gtp-c"), (8805, "pfcp")];
 /// How long packets are sent on after the switches were told to forward themselves.
 const AFTER_STOP: Duration = Duration::from_millis(500);
+/// Seconds until a rule that intercepts ends, and how often it is renewed: less than an SMF waits for a heartbeat's answer.
+const INTERCEPT_S: u16 = 3;
+const RENEW: Duration = Duration::from_secs(1);
+/// Above [`HIGH`].
+const INTERCEPT: u16 = 310;
 const HIGH: u16 = 300;
 const PASS: u16 = 10;
 /// The table of the forwarding application.
@@ -157,51 +167,154 @@ impl Store {
     }
 }
 
+struct Application {
+    config: Arc<Config>,
+    store: Arc<Store>,
+    replication: Replication,
+    handle: Handle,
+    /// Control addresses of anchors whose messages are intercepted.
+    intercepted: BTreeSet<IpAddr>,
+}
+
 /// Runs the application until it is told to stop.
 pub(crate) async fn run(config: Arc<Config>, store: Arc<Store>, replication: Replication, context: Context) {
     let Context { handle, mut events, mut stop } = context;
     let mode = config.capture.mode;
+    let mut watch = replication.watch_intercepted();
+    let mut renew = time::interval(RENEW);
+    let intercepted = watch.borrow_and_update().clone();
+    let mut own = Application { config, store, replication, handle, intercepted };
     loop {
         tokio::select! {
             _ = &mut stop => break,
+            _ = watch.changed() => {
+                own.intercepted = watch.borrow_and_update().clone();
+                own.sync_all(mode).await;
+            }
+            _ = renew.tick() => own.renew().await,
             event = events.next() => match event {
-                Event::SwitchUp(view) => sync(&config, &handle, &view, mode).await,
+                Event::SwitchUp(view) => own.sync(&view, mode).await,
                 Event::Audit(id) | Event::Removed { datapath_id: id, .. } | Event::Port { datapath_id: id, .. } => {
-                    if let Some(view) = handle.fabric().switch(id) {
-                        sync(&config, &handle, &view, mode).await;
+                    if let Some(view) = own.handle.fabric().switch(id) {
+                        own.sync(&view, mode).await;
                     }
                 }
-                Event::Packet { datapath_id, packet } => {
-                    let Some(view) = handle.fabric().switch(datapath_id) else { continue };
-                    let Some(in_port) = packet.matching.in_port() else { continue };
-                    if let Some(message) = read(&config, &view, in_port, &packet.data) {
-                        let way = if message.by_control { Some(in_port) } else { None };
-                        replication.captured(&message, datapath_id, way, &packet.data);
-                        store.file(message);
-                    }
-                    if mode == CaptureMode::ViaController {
-                        send_on(&config, &handle, &view, in_port, packet.data);
-                    }
-                }
+                Event::Packet { datapath_id, packet } => own.packet(datapath_id, *packet, mode),
                 Event::SwitchDown(_) => {}
             },
         }
     }
-    if mode == CaptureMode::ViaController {
-        for view in handle.fabric().switches() {
-            sync(&config, &handle, &view, CaptureMode::Copy).await;
-        }
+    // Whoever intercepts stops with this one.
+    own.intercepted.clear();
+    let is_needed = mode == CaptureMode::ViaController || !watch.borrow().is_empty();
+    if is_needed {
+        own.sync_all(CaptureMode::Copy).await;
         // A switch may answer before cached flows are gone: what still comes is sent on.
         let rest = async {
             loop {
                 let Event::Packet { datapath_id, packet } = events.next().await else { continue };
-                let view = handle.fabric().switch(datapath_id);
-                if let (Some(view), Some(in_port)) = (view, packet.matching.in_port()) {
-                    send_on(&config, &handle, &view, in_port, packet.data);
+                let view = own.handle.fabric().switch(datapath_id);
+                if let (Some(view), Some(in_port)) = (view, packet.matching.in_port())
+                    && own.waits(&packet, mode)
+                {
+                    own.send_on(&view, in_port, packet.data);
                 }
             }
         };
         let _ = time::timeout(AFTER_STOP, rest).await;
+    }
+}
+
+impl Application {
+    /// Whether a packet waits for being sent on.
+    fn waits(&self, packet: &PacketIn, mode: CaptureMode) -> bool {
+        mode == CaptureMode::ViaController || Kind::of_cookie(packet.cookie) == Some(Kind::Intercept)
+    }
+
+    fn packet(&self, datapath_id: u64, packet: PacketIn, mode: CaptureMode) {
+        let Some(view) = self.handle.fabric().switch(datapath_id) else { return };
+        let Some(in_port) = packet.matching.in_port() else { return };
+        let waits = self.waits(&packet, mode);
+        let message = read(&self.config, &view, in_port, &packet.data);
+        let mut data = Some(packet.data);
+        if let (Some(message), Some(frame)) = (message, &data) {
+            if waits && !message.by_control {
+                match self.replication.intercept(&message, datapath_id, in_port, frame) {
+                    Verdict::Pass => {}
+                    Verdict::Instead(octets) => data = frame::with_content(frame, &octets),
+                    Verdict::Withhold => data = None,
+                }
+            } else {
+                self.replication.captured(&message, datapath_id, in_port, frame);
+            }
+            self.store.file(message);
+        }
+        if let Some(data) = data.filter(|_| waits) {
+            self.send_on(&view, in_port, data);
+        }
+    }
+
+    async fn sync_all(&self, mode: CaptureMode) {
+        for view in self.handle.fabric().switches().into_iter().filter(|view| view.connected) {
+            self.sync(&view, mode).await;
+        }
+    }
+
+    async fn sync(&self, view: &SwitchView, mode: CaptureMode) {
+        let rules = match external(&self.config, view) {
+            Some(external) => rules(external, mode),
+            None if is_passed(&self.config, view) => passing_rules(),
+            None => return,
+        };
+        let mut rules = rules.unwrap_or_default();
+        rules.extend(self.intercepting(view));
+        // A refusal is in the log; the next audit tries again.
+        let _ = self.handle.sync(view.datapath_id, rules).await;
+    }
+
+    /// The rules that intercept at a switch.
+    fn intercepting(&self, view: &SwitchView) -> Vec<Rule> {
+        let from = match external(&self.config, view) {
+            Some(external) => Some(external),
+            None if is_passed(&self.config, view) => None,
+            None => return Vec::new(),
+        };
+        self.intercepted
+            .iter()
+            .filter_map(|anchor| intercepting_rules(from, *anchor).ok())
+            .flatten()
+            .collect()
+    }
+
+    /// Has the rules that intercept go on.
+    async fn renew(&self) {
+        if self.intercepted.is_empty() {
+            return;
+        }
+        for view in self.handle.fabric().switches().into_iter().filter(|view| view.connected) {
+            let set = self.intercepting(&view);
+            if !set.is_empty() {
+                // A refusal is in the log.
+                let _ = self.handle.commit(vec![Step { set, ..Step::of(view.datapath_id) }]).await;
+            }
+        }
+    }
+
+    fn send_on(&self, view: &SwitchView, in_port: PortNo, data: Vec<u8>) {
+        let to = match external(&self.config, view) {
+            Some(external) if in_port == PortNo::LOCAL => external,
+            Some(_) => PortNo::LOCAL,
+            None => {
+                let ends = frame::datagram(&data).map(|(source, destination, _)| (source, destination));
+                let port = ends.and_then(|(source, destination)| {
+                    self.replication.port_to_control(view.datapath_id, source, destination)
+                });
+                // As with any destination that is not known yet.
+                port.unwrap_or(PortNo::FLOOD)
+            }
+        };
+        // If too many wait for the switch, the sender tries again.
+        let _ = self.handle.packet_out(view.datapath_id, in_port, vec![Action::output(to)], data);
     }
 }
 
@@ -214,17 +327,6 @@ fn external(config: &Config, view: &SwitchView) -> Option<PortNo> {
 /// Whether the switch is one at the access by which control messages pass.
 fn is_passed(config: &Config, view: &SwitchView) -> bool {
     config.switch_of(view.datapath_id).is_some_and(|settings| settings.capture)
-}
-
-async fn sync(config: &Config, handle: &Handle, view: &SwitchView, mode: CaptureMode) {
-    let rules = match external(config, view) {
-        Some(external) => rules(external, mode),
-        None if is_passed(config, view) => passing_rules(),
-        None => return,
-    };
-    let rules = rules.unwrap_or_default();
-    // A refusal is in the log; the next audit tries again.
-    let _ = handle.sync(view.datapath_id, rules).await;
 }
 
 /// Both directions: everything passes, control messages are copied.
@@ -267,6 +369,25 @@ fn passing_rules() -> Result<Vec<Rule>, openflow::Code> {
     Ok(rules)
 }
 
+/// What an anchor sends to the ports of its control planes, and from its own, goes to the controller only.
+fn intercepting_rules(from: Option<PortNo>, anchor: IpAddr) -> Result<Vec<Rule>, openflow::Code> {
+    let mut rules = Vec::new();
+    let (ethertype, source) = match anchor {
+        IpAddr::V4(anchor) => (0x0800, Oxm::ipv4_src(anchor)),
+        IpAddr::V6(anchor) => (0x86dd, Oxm::ipv6_src(anchor)),
+    };
+    for (port, _) in PORTS {
+        for field in [Oxm::udp_dst(port), Oxm::udp_src(port)] {
+            let fields = [Oxm::eth_type(ethertype), source, Oxm::ip_proto(17), field];
+            let fields = from.map(Oxm::in_port).into_iter().chain(fields);
+            let out = Instructions::apply([Action::output(PortNo::CONTROLLER)]);
+            let rule = Rule::new(Kind::Intercept, 0, INTERCEPT, Match::new(fields)?, out);
+            rules.push(Rule { hard_timeout_s: INTERCEPT_S, ..rule });
+        }
+    }
+    Ok(rules)
+}
+
 /// A frame's message; `None` if there is none.
 fn read(config: &Config, view: &SwitchView, in_port: PortNo, data: &[u8]) -> Option<Captured> {
     let Some((source, destination, udp)) = frame::datagram(data) else {
@@ -293,13 +414,6 @@ fn read(config: &Config, view: &SwitchView, in_port: PortNo, data: &[u8]) -> Opt
         protocol,
         octets: udp.payload().to_vec(),
     })
-}
-
-fn send_on(config: &Config, handle: &Handle, view: &SwitchView, in_port: PortNo, data: Vec<u8>) {
-    let Some(external) = external(config, view) else { return };
-    let to = if in_port == PortNo::LOCAL { external } else { PortNo::LOCAL };
-    // If too many wait for the switch, the sender tries again.
-    let _ = handle.packet_out(view.datapath_id, in_port, vec![Action::output(to)], data);
 }
 
 #[cfg(test)]

@@ -211,6 +211,18 @@ pub fn build_datagram(from: (Station, u16), to: (Station, u16), content: &[u8]) 
     Some(ethernet::build(to.mac.0, from.mac.0, None, ethertype, &packet))
 }
 
+/// A frame's datagram with another content, between the same ends.
+pub fn with_content(frame: &[u8], content: &[u8]) -> Option<Vec<u8>> {
+    let (source, destination, udp) = datagram(frame)?;
+    let ends = ethernet::Frame::new(frame).ok()?;
+    let from = Station { mac: MacAddr(ends.source()), ip: source };
+    let to = Station { mac: MacAddr(ends.destination()), ip: destination };
+    let built = build_datagram((from, udp.source_port()), (to, udp.destination_port()), content)?;
+    let [vlan, ..] = ends.vlans();
+    let inner = ethernet::Frame::new(&built).ok()?;
+    Some(ethernet::build(to.mac.0, from.mac.0, vlan, inner.ethertype(), inner.payload()))
+}
+
 /// The datagram of a frame: source, destination, and the datagram; `None` for other frames and for fragments.
 pub fn datagram(frame: &[u8]) -> Option<(IpAddr, IpAddr, Udp<'_>)> {
     let frame = ethernet::Frame::new(frame).ok()?;
@@ -251,6 +263,22 @@ mod tests {
 
     fn station(last: u8, ip: &str) -> Station {
         Station { mac: MacAddr([2, 0, 0, 0, 0, last]), ip: ip.parse().unwrap() }
+    }
+
+    #[test]
+    fn a_datagram_gets_another_content() {
+        for vlan in [None, Some(7)] {
+            let (a, b) = (station(1, "10.0.0.1"), station(2, "10.0.0.2"));
+            let plain = build_datagram((a, 8805), (b, 4000), b"before").unwrap();
+            let inner = ethernet::Frame::new(&plain).unwrap();
+            let frame = ethernet::build(b.mac.0, a.mac.0, vlan, inner.ethertype(), inner.payload());
+            let other = with_content(&frame, b"behind it").unwrap();
+            let (from, to, udp) = datagram(&other).unwrap();
+            assert_eq!((from, udp.source_port(), to, udp.destination_port()), (a.ip, 8805, b.ip, 4000));
+            assert_eq!(udp.payload(), b"behind it");
+            let ends = ethernet::Frame::new(&other).unwrap();
+            assert_eq!((ends.source(), ends.destination(), ends.vlans()[0]), (a.mac.0, b.mac.0, vlan));
+        }
     }
 
     #[test]

@@ -9,7 +9,8 @@
 //!                        ▼                                  │
 //!                     switch/server.rs, connection.rs ◄──OpenFlow 1.3──► switches
 //! ```
-//! What is captured goes on to the replicator of `mec/replication` (`replicas.rs`), which has sessions made at other anchors.
+//! What is captured goes on to the replicator of `mec/replication` (`replicas.rs`), which has sessions made at other anchors. It hears who is
+//! diverted, and says which messages of anchors are to be intercepted, and what becomes of them.
 //!
 //! A user is steered by the rules of Table I of the paper that this follows, in the form of the switch: ours, or Open vSwitch
 //! (`diverting/rules/`). Rules carry their application in the cookie, so that a controller that comes back finds them again and
@@ -110,11 +111,12 @@ impl Controller {
         let mut applications = Applications::new(fabric.clone());
         let of = config.clone();
         applications.add(App::Forwarding, move |context| forwarding::run(of.clone(), context));
-        let of = config.clone();
-        applications.add(App::Diverting, move |context| {
-            diverting::run(of.clone(), target.clone(), commands.clone(), context)
-        });
         let replication = replicas::Replication::start(config.clone(), fabric.clone()).await?;
+        let (of, heard) = (config.clone(), replication.clone());
+        let hears: diverting::Hears = Arc::new(move |told| heard.told(told));
+        applications.add(App::Diverting, move |context| {
+            diverting::run(of.clone(), target.clone(), hears.clone(), commands.clone(), context)
+        });
         let (of, store, hears) = (config.clone(), captures.clone(), replication.clone());
         applications.add(App::Capture, move |context| {
             capture::run(of.clone(), store.clone(), hears.clone(), context)

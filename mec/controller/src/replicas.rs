@@ -3,20 +3,24 @@
 //!
 //! The controller itself knows nothing of sessions; [`replication`] does.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use openflow::{Action, MacAddr, PortNo};
-use replication::replicator::{Anchor, AsOriginal, Copied, Listed, Protocol, Refusal, Replicator, Scheme};
+use replication::replicator::{
+    Anchor, Copied, Listed, Outgoing, Place, Protocol, Refusal, Replicator, Scheme, Verdict,
+};
 use replication::track::Datagram;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use store::records::Records;
 use telemetry::counters::Counter;
+use tokio::sync::watch;
 
 use crate::capture::Captured;
 use crate::config::{self, Config};
+use crate::diverting::Told;
 use crate::diverting::model::{Diversion, Tunnel};
 use crate::frame::{self, Station};
 use crate::switch::{Fabric, Handle};
@@ -31,7 +35,9 @@ const MAX_WAYS: usize = 1024;
 struct Way {
     datapath_id: u64,
     /// Towards the control plane; not known before it has sent something.
-    port: Option<PortNo>,
+    to_control: Option<PortNo>,
+    /// Towards the anchor, likewise.
+    to_anchor: Option<PortNo>,
     anchor: MacAddr,
     control: MacAddr,
 }
@@ -105,7 +111,7 @@ impl Replication {
             })
             .collect();
         let (of_ways, handle) = (ways.clone(), Handle::of_controller(fabric));
-        let send = Box::new(move |request| send(&of_ways, &handle, &request));
+        let send = Box::new(move |message| send(&of_ways, &handle, &message));
         let started =
             net::time::wall_clock().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs();
         // Seconds since 1900 (RFC 5905), which a restart of the controller must not change for clones that go on.
@@ -127,24 +133,86 @@ impl Replication {
         Ok(Replication { config, replicator, ways })
     }
 
-    /// Takes a captured message, its frame, and the port by which it came from the control plane, if it did.
-    pub(crate) fn captured(&self, message: &Captured, datapath_id: u64, port: Option<PortNo>, frame: &[u8]) {
+    /// Takes a captured message, which goes on by itself, its frame, and the port by which it came.
+    pub(crate) fn captured(&self, message: &Captured, datapath_id: u64, port: PortNo, frame: &[u8]) {
+        let (anchor, control) = self.learn(message, datapath_id, port, frame);
+        let datagram = Datagram { control, by_control: message.by_control, octets: &message.octets };
+        self.replicator.observe(protocol(message), anchor, datagram);
+    }
+
+    /// Takes a captured message that has not been sent on; what is to become of it.
+    pub(crate) fn intercept(
+        &self,
+        message: &Captured,
+        datapath_id: u64,
+        port: PortNo,
+        frame: &[u8],
+    ) -> Verdict {
+        self.learn(message, datapath_id, port, frame);
+        let (from, to) = (SocketAddr::from(message.from), SocketAddr::from(message.to));
+        self.replicator.intercept(protocol(message), from, to, &message.octets)
+    }
+
+    /// Control addresses of anchors whose messages are to be intercepted.
+    pub(crate) fn watch_intercepted(&self) -> watch::Receiver<BTreeSet<IpAddr>> {
+        self.replicator.watch_intercepted()
+    }
+
+    /// Where an anchor's messages leave a switch for the control plane, as far as that is known.
+    pub(crate) fn port_to_control(
+        &self,
+        datapath_id: u64,
+        anchor: IpAddr,
+        control: IpAddr,
+    ) -> Option<PortNo> {
+        let ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
+        ways.get(&(anchor, control)).filter(|way| way.datapath_id == datapath_id)?.to_control
+    }
+
+    /// Takes what the diverting application tells: who serves a user decides what of its anchors' messages is heard.
+    pub(crate) fn told(&self, told: &Told) {
+        let place = |diversion: &Diversion| {
+            let is_of_user = diversion.ue.is_some();
+            let is_whole = is_of_user && diversion.application.is_none() && diversion.peer.is_none();
+            Place { user: diversion.ue, to: diversion.to.clone(), is_whole }
+        };
+        match told {
+            Told::Anew(diversions) => {
+                let all = diversions.iter();
+                let all = all.map(|(id, diversion)| (id.clone(), (diversion.from.clone(), place(diversion))));
+                self.replicator.place_all(all.collect());
+            }
+            Told::Changed { set, gone } => {
+                for diversion in *gone {
+                    self.replicator.place(&diversion.from, diversion.id(), None);
+                }
+                for diversion in *set {
+                    self.replicator.place(&diversion.from, diversion.id(), Some(place(diversion)));
+                }
+            }
+        }
+    }
+
+    /// Notes how the ends of a message reach each other; the anchor, and the control plane.
+    fn learn(&self, message: &Captured, datapath_id: u64, port: PortNo, frame: &[u8]) -> (IpAddr, IpAddr) {
         let (anchor, control) =
             if message.by_control { (message.to.0, message.from.0) } else { (message.from.0, message.to.0) };
         if let Ok(frame) = packet::ethernet::Frame::new(frame) {
             let (from, to) = (MacAddr(frame.source()), MacAddr(frame.destination()));
             let (at_anchor, at_control) = if message.by_control { (to, from) } else { (from, to) };
             let mut ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
-            let before = ways.get(&(anchor, control)).and_then(|way| way.port);
-            let way = Way { datapath_id, port: port.or(before), anchor: at_anchor, control: at_control };
+            let before = ways.get(&(anchor, control));
+            let (to_control, to_anchor) = match message.by_control {
+                true => (Some(port), before.and_then(|way| way.to_anchor)),
+                false => (before.and_then(|way| way.to_control), Some(port)),
+            };
+            let way = Way { datapath_id, to_control, to_anchor, anchor: at_anchor, control: at_control };
             // Anybody can write any source on a packet.
             if ways.len() < MAX_WAYS || ways.contains_key(&(anchor, control)) {
                 ways.insert((anchor, control), way);
             }
         }
-        let protocol = if message.protocol == "pfcp" { Protocol::N4 } else { Protocol::S11 };
-        let datagram = Datagram { control, by_control: message.by_control, octets: &message.octets };
-        self.replicator.observe(protocol, anchor, datagram);
+        (anchor, control)
     }
 
     /// `GET /v1/replication`.
@@ -241,23 +309,29 @@ async fn kept_start(records: &Records, now: u32) -> Result<u32, store::StoreErro
     Ok(now)
 }
 
-/// Sends a clone's request to the MME or SMF, in a frame as the original's.
-fn send(ways: &Ways, handle: &Handle, request: &AsOriginal) {
-    let way = ways
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .get(&(request.from.ip(), request.to.ip()))
-        .copied();
-    let sent = way.and_then(|way| {
-        let from = Station { mac: way.anchor, ip: request.from.ip() };
-        let to = Station { mac: way.control, ip: request.to.ip() };
+fn protocol(message: &Captured) -> Protocol {
+    if message.protocol == "pfcp" { Protocol::N4 } else { Protocol::S11 }
+}
+
+/// Sends a message in the name of an original, or of its MME or SMF, in a frame as theirs.
+fn send(ways: &Ways, handle: &Handle, message: &Outgoing) {
+    let way = |one: SocketAddr, other: SocketAddr| {
+        let ways = ways.lock().unwrap_or_else(PoisonError::into_inner);
+        ways.get(&(one.ip(), other.ip())).copied()
+    };
+    let of_original = way(message.from, message.to).map(|way| (way, way.anchor, way.control, way.to_control));
+    let of_control =
+        || way(message.to, message.from).map(|way| (way, way.control, way.anchor, way.to_anchor));
+    let sent = of_original.or_else(of_control).and_then(|(way, source, destination, port)| {
+        let from = Station { mac: source, ip: message.from.ip() };
+        let to = Station { mac: destination, ip: message.to.ip() };
         let frame =
-            frame::build_datagram((from, request.from.port()), (to, request.to.port()), &request.octets)?;
-        let out = vec![Action::output(way.port?)];
+            frame::build_datagram((from, message.from.port()), (to, message.to.port()), &message.octets)?;
+        let out = vec![Action::output(port?)];
         handle.packet_out(way.datapath_id, PortNo::CONTROLLER, out, frame).ok()
     });
     if sent.is_none() {
-        // The clone asks again.
+        // Who waits for it asks again.
         UNSENT.inc();
     }
 }

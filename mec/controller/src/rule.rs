@@ -114,6 +114,8 @@ kinds! {
     Hold = 19, "hold";
     /// What comes behind the last packet of the old path.
     Token = 20, "token";
+    /// Control messages of an anchor some of whose users are at another one: the controller says what becomes of them.
+    Intercept = 21, "intercept";
 }
 
 /// What names a rule in a switch.

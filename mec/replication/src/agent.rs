@@ -19,7 +19,7 @@ use serde::Deserialize;
 use telemetry::counters::Counter;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::clone::{Clone, Event, Limits, Script, Why};
+use crate::clone::{Clone, Event, Limits, Script, Side as _, Why};
 use crate::frame::{Frame, Reader, VERSION, Writer};
 use crate::n4::clone::N4;
 use crate::record::{Bearer, Kept, Record};
@@ -218,6 +218,7 @@ impl Agent {
                 Event::Made(handle, made) => Frame::Made(handle, made),
                 Event::Refused(handle, why) => Frame::Refused(handle, why),
                 Event::Ended(handle) => Frame::Ended(handle),
+                Event::Usage { handle, is_end, octets } => Frame::Usage { handle, is_end, octets },
                 Event::Request { handle, sequence, octets } => Frame::Request { handle, sequence, octets },
             };
             self.writer.write(&frame, &mut self.unsent);
@@ -270,6 +271,7 @@ impl Agent {
                 of_side!(side, clone => clone.replay(now, handle, control, octets));
             }
             Frame::Later { handle, octets } => of_side!(side, clone => clone.later(now, handle, octets)),
+            Frame::Serve { handle, serves } => of_side!(side, clone => clone.serve(now, handle, serves)),
             Frame::End(handle) => of_side!(side, clone => clone.end(now, handle)),
             Frame::Answer { handle, sequence, octets } => {
                 of_side!(side, clone => clone.answer(handle, sequence, octets));
@@ -296,10 +298,11 @@ impl Agent {
         let side = if n4 {
             let gtpu = self.config.gtpu.ok_or_else(|| io::Error::other("`gtpu` is needed for N4"))?;
             let n4 = N4 { own: self.config.control, started, gtpu };
-            if !resume {
-                associate(&socket, &n4, secret & 0xff_ffff).await?;
+            let mut clone = Clone::new(n4, limits, secret);
+            if !resume && let Some(start) = associate(&socket, &n4, secret & 0xff_ffff).await? {
+                clone.has_started(time::now_std(), start);
             }
-            Sides::N4(Clone::new(n4, limits, secret))
+            Sides::N4(clone)
         } else {
             Sides::S11(Clone::new(
                 S11 { restart_counter: started as u8, original, clone: self.config.clone },
@@ -312,8 +315,9 @@ impl Agent {
     }
 }
 
-/// Sets up the association with a UPF, without which it refuses sessions (TS 29.244 §6.2.6). An older one ends with its sessions.
-async fn associate(socket: &UdpSocket, n4: &N4, sequence: u32) -> io::Result<()> {
+/// Sets up the association with a UPF, without which it refuses sessions (TS 29.244 §6.2.6); when that one says it has started. An older one
+/// ends with its sessions.
+async fn associate(socket: &UdpSocket, n4: &N4, sequence: u32) -> io::Result<Option<u32>> {
     let request = n4.association(sequence);
     let mut datagram = [0; 4096];
     for _ in 0..ASSOCIATION_TRIES {
@@ -324,13 +328,13 @@ async fn associate(socket: &UdpSocket, n4: &N4, sequence: u32) -> io::Result<()>
                 if let Ok(length) = socket.recv(&mut datagram).await
                     && let Some(is_accepted) = N4::is_associated(&datagram[..length])
                 {
-                    return is_accepted;
+                    return is_accepted.then(|| n4.start(&datagram[..length]));
                 }
             }
         };
         match time::timeout(ASSOCIATION_WAIT, answer).await {
-            Ok(true) => return Ok(()),
-            Ok(false) => return Err(io::Error::other("the clone refuses the association")),
+            Ok(Some(start)) => return Ok(start),
+            Ok(None) => return Err(io::Error::other("the clone refuses the association")),
             Err(_) => continue,
         }
     }

@@ -30,6 +30,8 @@ pub struct Limits {
     pub repeat: Duration,
     /// How often it is repeated.
     pub repeats: u32,
+    /// How often an anchor with users is asked whether it is there.
+    pub probe: Duration,
     /// How long the clone may take to ask for a bearer that the first anchor had.
     pub bearer_patience: Duration,
 }
@@ -37,7 +39,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         let (repeat, bearer_patience) = (Duration::from_millis(500), Duration::from_secs(2));
-        Limits { window: 64, repeat, repeats: 4, bearer_patience }
+        Limits { window: 64, repeat, repeats: 4, probe: Duration::from_secs(5), bearer_patience }
     }
 }
 
@@ -71,6 +73,14 @@ pub enum Why {
     /// Another user here is addressed in the same way.
     #[error("another user has its TEID or SEID")]
     Taken,
+    /// The clone has restarted, and has no sessions.
+    #[error("it has restarted")]
+    Restarted,
+    /// The first anchor is an S-GW, and there is no way back to it.
+    #[error(
+        "its P-GW is apart, and what the S-GW has told that one was not captured, or it has dedicated bearers; only the scheme `selective` copies it"
+    )]
+    Apart,
 }
 
 /// What has become of a user at a clone.
@@ -82,6 +92,15 @@ pub enum Event {
     Refused(Handle, Why),
     /// It is there no longer.
     Ended(Handle),
+    /// The anchor has told what it has carried.
+    Usage {
+        /// The user.
+        handle: Handle,
+        /// The session has ended.
+        is_end: bool,
+        /// Its reports, as in messages.
+        octets: Vec<u8>,
+    },
     /// The clone asks the control plane something.
     Request {
         /// The user.
@@ -164,8 +183,8 @@ pub struct User<T> {
     /// Earlier values of `control`.
     controls: Vec<u64>,
     ending: bool,
-    /// To be made when it has ended.
-    again: Option<Script>,
+    /// To be made when it has ended, and how that one is named.
+    again: Option<(Handle, Script)>,
 }
 
 /// A control plane's side of a protocol.
@@ -184,8 +203,12 @@ pub trait Side {
     fn prepare(&self, user: &mut User<Self::State>, octets: Vec<u8>) -> Prepared;
     /// An answer to a request of a script.
     fn answered(&self, user: &mut User<Self::State>, request: &[u8], answer: &[u8]) -> Answered;
+    /// What an answer says of usage, as IEs; `None`: nothing, and it was not asked to.
+    fn usage(&self, request: &[u8], answer: &[u8]) -> Option<Vec<u8>>;
     /// The answer to a request of the anchor, if it is known.
     fn asked(&self, user: &mut User<Self::State>, request: &[u8]) -> Option<Vec<u8>>;
+    /// Packets of the user go to this anchor from now on, or no longer.
+    fn serve(&self, user: &mut User<Self::State>, serves: bool);
     /// By what the anchor is to address the control plane from this request on, if it says so.
     fn new_control(request: &[u8]) -> Option<u64>;
     /// Whether all is there that the script is to lead to.
@@ -194,6 +217,14 @@ pub trait Side {
     fn end(&self, user: &User<Self::State>) -> Vec<u8>;
     /// Whether this code is that of such a request.
     fn is_end(code: u8) -> bool;
+    /// When the anchor says it has started, if a message says so.
+    fn start(&self, octets: &[u8]) -> Option<u32>;
+    /// Asks the anchor whether it is there.
+    fn probe(&self, sequence: u32) -> Vec<u8>;
+    /// What an anchor that has restarted is asked before anything else, if there is such a thing.
+    fn greeting(&self, sequence: u32) -> Option<Vec<u8>>;
+    /// Whether an answer accepts that; `None`: it is another message.
+    fn is_greeted(&self, octets: &[u8]) -> Option<bool>;
     /// The answer to a request that is about no user; `None` for one that is.
     fn node(&self, head: Head, octets: &[u8]) -> Option<Vec<u8>>;
     /// The answer to a request for a user who is not here.
@@ -225,6 +256,8 @@ pub struct Clone<S: Side> {
     sequence: u32,
     users: HashMap<Handle, User<S::State>>,
     by_control: HashMap<u64, Handle>,
+    /// Users that begin when others have ended: those.
+    later_users: HashMap<Handle, Handle>,
     sent: HashMap<u32, Sent>,
     /// Requests by when they are repeated.
     due: BTreeSet<(Instant, u32)>,
@@ -240,6 +273,12 @@ pub struct Clone<S: Side> {
     answered_order: VecDeque<u32>,
     transmits: VecDeque<Vec<u8>>,
     events: VecDeque<Event>,
+    /// When the anchor has started, as far as it has said.
+    started: Option<u32>,
+    /// When it is asked next whether it is there.
+    probe: Option<Instant>,
+    /// It is greeted, and nothing else is said: when again.
+    greeting: Option<Instant>,
 }
 
 impl<S: Side> Clone<S> {
@@ -251,6 +290,7 @@ impl<S: Side> Clone<S> {
             sequence: secret,
             users: HashMap::default(),
             by_control: HashMap::default(),
+            later_users: HashMap::default(),
             sent: HashMap::default(),
             due: BTreeSet::new(),
             patience: BTreeSet::new(),
@@ -261,7 +301,38 @@ impl<S: Side> Clone<S> {
             answered_order: VecDeque::new(),
             transmits: VecDeque::new(),
             events: VecDeque::new(),
+            started: None,
+            probe: None,
+            greeting: None,
         }
+    }
+
+    /// The anchor has said when it has started; what was there before it restarted is gone.
+    pub fn has_started(&mut self, now: Instant, start: u32) {
+        if self.started.replace(start).is_none_or(|before| before == start) {
+            return;
+        }
+        for handle in self.users.keys().copied().collect::<Vec<_>>() {
+            let Some(user) = self.users.get_mut(&handle) else { continue };
+            if !user.ending {
+                self.events.push_back(Event::Refused(handle, Why::Restarted));
+            }
+            user.ending = true;
+            self.naive.retain(|(of, _)| *of != handle);
+            self.forget(handle);
+        }
+        let sent: Vec<u32> = self.sent.keys().copied().collect();
+        sent.into_iter().for_each(|sequence| _ = self.settled(sequence));
+        self.passed.clear();
+        self.greet(now);
+    }
+
+    fn greet(&mut self, now: Instant) {
+        let sequence = self.next_sequence(false);
+        self.greeting = self.side.greeting(sequence).map(|greeting| {
+            self.transmits.push_back(greeting);
+            now + self.limits.repeat
+        });
     }
 
     /// Makes a session. One that is there is made already, and told again.
@@ -270,7 +341,7 @@ impl<S: Side> Clone<S> {
             let is_other = user.control != script.control;
             if user.ending || is_other {
                 // Another user had this handle: that one ends first.
-                user.again = Some(script);
+                user.again = Some((handle, script));
                 if is_other && !user.ending {
                     user.script.clear();
                     user.ending = true;
@@ -286,8 +357,19 @@ impl<S: Side> Clone<S> {
     }
 
     fn begin(&mut self, handle: Handle, script: Script) {
-        if self.by_control.contains_key(&script.control) {
-            return self.events.push_back(Event::Refused(handle, Why::Taken));
+        if let Some(before) = self.by_control.get(&script.control) {
+            match self.users.get_mut(before).filter(|user| user.ending) {
+                // An earlier attempt for this user ends first.
+                Some(user) => {
+                    self.later_users.insert(handle, *before);
+                    if let Some((instead, _)) = user.again.replace((handle, script)) {
+                        self.later_users.remove(&instead);
+                        self.events.push_back(Event::Ended(instead));
+                    }
+                }
+                None => self.events.push_back(Event::Refused(handle, Why::Taken)),
+            }
+            return;
         }
         self.by_control.insert(script.control, handle);
         let user = User { control: script.control, script: script.requests.into(), ..User::default() };
@@ -305,10 +387,34 @@ impl<S: Side> Clone<S> {
             self.events.push_back(Event::Refused(handle, Why::Taken));
             return self.end(now, handle);
         }
+        if let Some(user) =
+            self.by_control.get(&control).copied().and_then(|before| self.renamed(before, handle))
+        {
+            let refs = user.refs();
+            return self.events.push_back(Event::Made(handle, refs));
+        }
         let Made { anchor, bearers } = made;
         self.by_control.insert(control, handle);
         let told = bearers.clone();
         self.users.insert(handle, User { control, anchor, bearers, told, made: true, ..User::default() });
+    }
+
+    /// Gives a user another handle, as another replicator names it; `None`: it is not there, or not as it is to be.
+    fn renamed(&mut self, before: Handle, handle: Handle) -> Option<&User<S::State>> {
+        self.users.get(&before).filter(|user| user.made && !user.ending)?;
+        let user = self.users.remove(&before)?;
+        for control in user.controls.iter().chain([&user.control]) {
+            if let Some(of) = self.by_control.get_mut(control).filter(|of| **of == before) {
+                *of = handle;
+            }
+        }
+        self.sent.values_mut().filter(|sent| sent.handle == before).for_each(|sent| sent.handle = handle);
+        self.naive.iter_mut().filter(|(of, _)| *of == before).for_each(|(of, _)| *of = handle);
+        if let Some(until) = user.patience {
+            self.patience.remove(&(until, before));
+            self.patience.insert((until, handle));
+        }
+        Some(self.users.entry(handle).or_insert(user))
     }
 
     /// Replays messages as they are, one after another. A user is made when its last one is answered.
@@ -337,19 +443,35 @@ impl<S: Side> Clone<S> {
         }
     }
 
+    /// Tells whether the user's packets go to this anchor, where that makes a difference to others than the anchor (TOP-5).
+    pub fn serve(&mut self, now: Instant, handle: Handle, serves: bool) {
+        let Some(user) = self.users.get_mut(&handle) else { return };
+        self.side.serve(user, serves);
+        if user.made {
+            self.step(now, handle);
+        }
+    }
+
     /// Ends a session at the anchor; [`Event::Ended`] says when.
     pub fn end(&mut self, now: Instant, handle: Handle) {
+        if let Some(user) = self.later_users.remove(&handle).and_then(|before| self.users.get_mut(&before)) {
+            user.again = None;
+        }
         let Some(user) = self.users.get_mut(&handle) else {
             return self.events.push_back(Event::Ended(handle));
         };
         user.script.clear();
-        user.again = None;
+        if user.again.as_ref().is_some_and(|(next, _)| *next == handle) {
+            user.again = None;
+        }
         user.ending = true;
         self.step(now, handle);
     }
 
     /// Ends all sessions.
     pub fn end_all(&mut self, now: Instant) {
+        self.later_users.clear();
+        self.users.values_mut().for_each(|user| user.again = None);
         for handle in self.users.keys().copied().collect::<Vec<_>>() {
             self.end(now, handle);
         }
@@ -377,7 +499,8 @@ impl<S: Side> Clone<S> {
     /// When to call [`Clone::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let first = |all: &BTreeSet<(Instant, u32)>| all.first().map(|(due, _)| *due);
-        first(&self.due).into_iter().chain(first(&self.patience)).min()
+        let probe = self.probe.filter(|_| !self.users.is_empty());
+        first(&self.due).into_iter().chain(first(&self.patience)).chain(probe).chain(self.greeting).min()
     }
 
     /// Repeats what was not answered, and gives up on what was repeated enough.
@@ -396,6 +519,16 @@ impl<S: Side> Clone<S> {
             self.due.insert((sent.due, sequence));
             self.transmits.push_back(sent.octets.clone());
         }
+        if self.greeting.is_some_and(|due| due <= now) {
+            self.greet(now);
+        }
+        if self.probe.is_none_or(|due| due <= now) {
+            if self.probe.is_some() && !self.users.is_empty() {
+                let sequence = self.next_sequence(false);
+                self.transmits.push_back(self.side.probe(sequence));
+            }
+            self.probe = Some(now + self.limits.probe);
+        }
         while let Some((until, handle)) = self.patience.first().copied().filter(|(until, _)| *until <= now) {
             self.patience.remove(&(until, handle));
             self.fail(now, handle, Why::NoBearer);
@@ -410,6 +543,13 @@ impl<S: Side> Clone<S> {
         for _ in 0..2 {
             let Some(head) = S::head(rest) else { break };
             let Some((message, after)) = rest.split_at_checked(head.length) else { break };
+            if let Some(start) = self.side.start(message) {
+                self.has_started(now, start);
+            }
+            // Where it refuses, it is asked again.
+            if self.side.is_greeted(message) == Some(true) {
+                self.greeting = None;
+            }
             match head.kind {
                 Kind::Response => self.response(now, head, message),
                 Kind::Request => self.request(now, head, message),
@@ -422,6 +562,10 @@ impl<S: Side> Clone<S> {
 
     /// Starts as many users as may be under way.
     fn fill(&mut self, now: Instant) {
+        self.probe.get_or_insert(now + self.limits.probe);
+        if self.greeting.is_some() {
+            return;
+        }
         while self.sent.is_empty()
             && let Some((handle, octets)) = self.naive.pop_front()
         {
@@ -502,7 +646,8 @@ impl<S: Side> Clone<S> {
             }
         }
         let Some(user) = self.users.get_mut(&handle) else { return };
-        if !S::is_complete(user) {
+        // One that serves already goes on without what the anchor has not asked for yet.
+        if !S::is_complete(user) && !user.made {
             if user.patience.is_none() {
                 let until = now + self.limits.bearer_patience;
                 user.patience = Some(until);
@@ -534,6 +679,9 @@ impl<S: Side> Clone<S> {
         let Some(user) = self.users.get_mut(&handle) else { return };
         let answered = self.side.answered(user, &sent.octets, octets);
         let was_end = code_of(&sent.octets).is_some_and(S::is_end);
+        if let Some(octets) = self.side.usage(&sent.octets, octets) {
+            self.events.push_back(Event::Usage { handle, is_end: was_end, octets });
+        }
         // Of a UE with several PDN connections each ends for itself. A refusal says that there is none.
         if was_end && (user.bearers.is_empty() || user.ending && !matches!(answered, Answered::Accepted)) {
             return self.forget(handle);
@@ -558,7 +706,6 @@ impl<S: Side> Clone<S> {
         self.events.push_back(Event::Refused(handle, why));
         user.waits = None;
         user.script.clear();
-        user.state = S::State::default();
         user.ending = true;
         self.step(now, handle);
     }
@@ -573,9 +720,13 @@ impl<S: Side> Clone<S> {
             if let Some(until) = user.patience {
                 self.patience.remove(&(until, handle));
             }
-            match user.again {
-                Some(script) => self.begin(handle, script),
-                None => self.events.push_back(Event::Ended(handle)),
+            let is_named_anew = user.again.as_ref().is_some_and(|(next, _)| *next != handle);
+            if user.again.is_none() || is_named_anew {
+                self.events.push_back(Event::Ended(handle));
+            }
+            if let Some((next, script)) = user.again {
+                self.later_users.remove(&next);
+                self.begin(next, script);
             }
         }
     }

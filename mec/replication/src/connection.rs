@@ -33,7 +33,7 @@ pub enum Status {
 /// What comes from a connection.
 #[derive(Debug)]
 pub enum Incoming {
-    /// The agent is ready. What is said now is said to it.
+    /// The agent is ready. Who takes this says so ([`Connection::ready`]), and then what the agent is to know first.
     Connected,
     /// It is not, see [`Connection::state`].
     Failed,
@@ -97,6 +97,11 @@ impl Connection {
     /// Whether the agent is connected.
     pub fn is_connected(&self) -> bool {
         self.state() == Status::Connected
+    }
+
+    /// From now on what is said is said to the agent that is connected.
+    pub fn ready(&self) {
+        *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = Status::Connected;
     }
 
     /// Connections so far.
@@ -173,7 +178,6 @@ async fn connection(
                 while let Some(frame) = reader.read().map_err(std::io::Error::other)? {
                     if frame == Frame::Ready && number == 0 {
                         number = shared.count.fetch_add(1, Ordering::AcqRel) + 1;
-                        *shared.status.lock().unwrap_or_else(PoisonError::into_inner) = Status::Connected;
                         take(Incoming::Connected);
                     } else {
                         take(Incoming::Frame(frame));

@@ -10,7 +10,7 @@ use crate::clone::{Made, Why};
 use crate::record::{Bearer, MOST};
 
 /// The form of frames.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 /// Longest frame: a message in a datagram, and some octets more.
 pub const MAX_FRAME: usize = 65_536 + 64;
 
@@ -77,6 +77,13 @@ pub enum Frame {
         /// The request.
         octets: Vec<u8>,
     },
+    /// To the agent: a user's packets go to the clone from now on, or no longer. Said where a P-GW is apart.
+    Serve {
+        /// The user.
+        handle: u32,
+        /// They go there.
+        serves: bool,
+    },
     /// To the agent: end a user's session.
     End(u32),
     /// To the agent: the control plane's answer to a request of the clone.
@@ -96,6 +103,15 @@ pub enum Frame {
     Refused(u32, Why),
     /// From the agent: it is there no longer.
     Ended(u32),
+    /// From the agent: the clone has told what it has carried of a user, as it was asked to, or with the end of the session.
+    Usage {
+        /// The user.
+        handle: u32,
+        /// The session has ended.
+        is_end: bool,
+        /// The reports, as IEs.
+        octets: Vec<u8>,
+    },
     /// From the agent: the clone asks the control plane.
     Request {
         /// The user.
@@ -243,6 +259,8 @@ impl Writer {
             Frame::Refused(..) => 10,
             Frame::Ended(_) => 11,
             Frame::Request { .. } => 12,
+            Frame::Usage { .. } => 13,
+            Frame::Serve { .. } => 14,
         };
         self.content.push(kind);
         match frame {
@@ -291,6 +309,15 @@ impl Writer {
                 put_number(&mut self.content, (*sequence).into());
                 self.content.extend_from_slice(octets);
             }
+            Frame::Usage { handle, is_end, octets } => {
+                self.put_handle(*handle);
+                self.content.push(u8::from(*is_end));
+                self.content.extend_from_slice(octets);
+            }
+            Frame::Serve { handle, serves } => {
+                self.put_handle(*handle);
+                self.content.push(u8::from(*serves));
+            }
             Frame::Ready => {}
             Frame::Made(handle, made) => {
                 self.put_handle(*handle);
@@ -304,6 +331,8 @@ impl Writer {
                     Why::NoBearer => (2, 0),
                     Why::Unreadable => (3, 0),
                     Why::Taken => (4, 0),
+                    Why::Apart => (5, 0),
+                    Why::Restarted => (6, 0),
                 };
                 self.content.extend_from_slice(&[code, cause]);
             }
@@ -407,6 +436,8 @@ impl Reader {
                     [2, _] => Why::NoBearer,
                     [3, _] => Why::Unreadable,
                     [4, _] => Why::Taken,
+                    [5, _] => Why::Apart,
+                    [6, _] => Why::Restarted,
                     _ => return Err(BadFrame),
                 };
                 Frame::Refused(handle, why)
@@ -415,6 +446,14 @@ impl Reader {
             12 => {
                 let (handle, sequence) = (handle(&mut rest)?, narrow(number(&mut rest)?)?);
                 Frame::Request { handle, sequence, octets: std::mem::take(&mut rest).to_vec() }
+            }
+            13 => {
+                let (handle, [is_end]) = (handle(&mut rest)?, array(&mut rest)?);
+                Frame::Usage { handle, is_end: is_end != 0, octets: std::mem::take(&mut rest).to_vec() }
+            }
+            14 => {
+                let (handle, [serves]) = (handle(&mut rest)?, array(&mut rest)?);
+                Frame::Serve { handle, serves: serves != 0 }
             }
             _ => return Err(BadFrame),
         };
@@ -486,6 +525,8 @@ mod tests {
             Frame::Refused(6, Why::Silent),
             Frame::Ended(5),
             Frame::Request { handle: 5, sequence: 1, octets: vec![2, 3] },
+            Frame::Usage { handle: 5, is_end: true, octets: vec![2, 3] },
+            Frame::Serve { handle: 5, serves: true },
         ]
     }
 

@@ -13,6 +13,7 @@ use store::records::{Change as Write, Records};
 
 use crate::clone::Made;
 use crate::frame;
+use crate::n4::usage::Ledger;
 use crate::replicator::{Protocol, Replicator};
 use crate::table::{Change, Table};
 use crate::template::Misfit;
@@ -63,6 +64,8 @@ pub(crate) struct Kept {
     pub(crate) table: Table,
     pub(crate) peers: Peers,
     pub(crate) copies: Vec<KeptCopy>,
+    /// Usage of sessions.
+    pub(crate) ledgers: Vec<(u32, Ledger)>,
 }
 
 /// What a key's number is of, in its upper half.
@@ -70,6 +73,7 @@ const PEER: u64 = 0;
 const TEMPLATE: u64 = 1 << 32;
 const RECORD: u64 = 2 << 32;
 const COPIES: u64 = 3 << 32;
+const LEDGER: u64 = 4 << 32;
 
 async fn each(
     records: &Records,
@@ -93,6 +97,7 @@ async fn each(
 pub(crate) async fn load(records: &Records, anchor: IpAddr, protocol: Protocol) -> Result<Kept, KeepError> {
     let name = space(anchor, protocol);
     let (mut peers, mut copies): (Vec<(u64, IpAddr)>, Vec<KeptCopy>) = Default::default();
+    let mut ledgers = Vec::new();
     let mut table = Table::default();
     // By their keys, templates come before the records that use them.
     let fits = each(records, name.clone(), |key, octets| {
@@ -107,6 +112,7 @@ pub(crate) async fn load(records: &Records, anchor: IpAddr, protocol: Protocol) 
             }
             RECORD => table.restore(&Change::Record(number, octets))?,
             COPIES => copies.extend(read_copies(number, &octets)?),
+            LEDGER => ledgers.push((number, Ledger::read(&octets)?)),
             _ => return Err(Misfit),
         }
         Ok(())
@@ -121,7 +127,7 @@ pub(crate) async fn load(records: &Records, anchor: IpAddr, protocol: Protocol) 
     if !fits {
         return Err(KeepError::Damaged { anchor: name });
     }
-    Ok(Kept { table, peers: known, copies })
+    Ok(Kept { table, peers: known, copies, ledgers })
 }
 
 /// A control plane's number.
@@ -136,6 +142,15 @@ pub(crate) fn change(change: Change) -> Write {
         Change::NoTemplate(number) => Write::Remove { key: TEMPLATE + u64::from(number) },
         Change::Record(number, octets) => Write::Put { key: RECORD + u64::from(number), octets },
         Change::NoRecord(number) => Write::Remove { key: RECORD + u64::from(number) },
+    }
+}
+
+/// Usage of a session.
+pub(crate) fn ledger(number: u32, ledger: Option<&Ledger>) -> Write {
+    let key = LEDGER + u64::from(number);
+    match ledger {
+        Some(ledger) => Write::Put { key, octets: ledger.write() },
+        None => Write::Remove { key },
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 use serde::Serialize;
 
+use crate::n4::usage::Ledger;
 use crate::replicator::Protocol;
 use crate::session::Session;
 use crate::table::Table;
@@ -89,6 +90,10 @@ impl Tracker {
 
     pub(crate) fn listed(&self, number: u32) -> Option<Listed> {
         let session = self.session(number)?;
+        let has_way_back = match self {
+            Tracker::S11(tracker) => tracker.ways_back(&session).is_none_or(|ways| ways.is_some()),
+            Tracker::N4(_) => true,
+        };
         let (id, stations) = match self {
             Tracker::S11(_) => {
                 let imsi = s11::imsi(session.subject);
@@ -116,7 +121,7 @@ impl Tracker {
             base_station: stations.first().map(|(.., address)| *address).filter(|_| !session.idle),
             state: if session.idle { "idle" } else { "active" },
             tunnels: session.bearers.iter().map(tunnel).collect(),
-            complete: !session.incomplete,
+            complete: !session.incomplete && has_way_back,
         })
     }
 }
@@ -133,6 +138,13 @@ pub(crate) struct Original {
     order: u64,
     /// Control planes that are kept.
     pub(crate) kept_peers: usize,
+    /// Usage of sessions that have reported some.
+    ledgers: HashMap<u32, Ledger>,
+    changed_ledgers: HashSet<u32>,
+    /// Sessions that were followed by an earlier controller, without their ledgers.
+    unsure: HashSet<u32>,
+    /// Sessions whose reports have other numbers at the SMF than at the original.
+    pub(crate) apart: HashSet<u32>,
 }
 
 /// The session of a name: an address, or as it is listed.
@@ -151,13 +163,89 @@ pub(crate) fn find(source: &Original, name: &str) -> Option<u32> {
 
 impl Original {
     pub(crate) fn new(tracker: Tracker) -> Original {
-        Original { tracker, raw: HashMap::default(), raw_octets: 0, order: 0, kept_peers: 0 }
+        let (raw, ledgers, changed_ledgers, unsure, apart) = Default::default();
+        Original {
+            tracker,
+            raw,
+            raw_octets: 0,
+            order: 0,
+            kept_peers: 0,
+            ledgers,
+            changed_ledgers,
+            unsure,
+            apart,
+        }
+    }
+
+    /// Of a session whose P-GW is apart: how that one learns again of its first S-GW, if that is known.
+    pub(crate) fn ways_back(&self, number: u32) -> Option<Option<s11::relocation::Told>> {
+        match &self.tracker {
+            Tracker::S11(tracker) if tracker.may_be_apart() => tracker.ways_back(&tracker.session(number)?),
+            _ => None,
+        }
+    }
+
+    /// Takes up ledgers that were kept, after the tracker.
+    pub(crate) fn restore(&mut self, ledgers: Vec<(u32, Ledger)>) {
+        if self.tracker.protocol() == Protocol::N4 {
+            self.unsure.extend(self.tracker.table().numbers());
+        }
+        for (number, ledger) in ledgers {
+            self.unsure.remove(&number);
+            if ledger.is_apart() {
+                self.apart.insert(number);
+            }
+            self.ledgers.insert(number, ledger);
+        }
+    }
+
+    /// Works on the ledger of a session.
+    pub(crate) fn with_ledger<T>(&mut self, number: u32, work: impl FnOnce(&mut Ledger) -> T) -> T {
+        let is_unsure = self.unsure.contains(&number);
+        let ledger = self.ledgers.entry(number).or_insert_with(|| Ledger::new(is_unsure));
+        let done = work(ledger);
+        if ledger.is_apart() {
+            self.apart.insert(number);
+        } else {
+            self.apart.remove(&number);
+        }
+        if ledger.is_empty() {
+            self.ledgers.remove(&number);
+        }
+        self.changed_ledgers.insert(number);
+        done
+    }
+
+    /// A session is gone, or another one is at its number; its ledger.
+    pub(crate) fn session_ended(&mut self, number: u32) -> Ledger {
+        let is_unsure = self.unsure.remove(&number);
+        self.apart.remove(&number);
+        match self.ledgers.remove(&number) {
+            Some(ledger) => {
+                self.changed_ledgers.insert(number);
+                ledger
+            }
+            None => Ledger::new(is_unsure),
+        }
+    }
+
+    /// Ledgers that have changed since the last time; `None`: there is none any more. Those of sessions without copies are not kept, as they
+    /// differ from the original's own numbers in nothing.
+    pub(crate) fn changed_ledgers(
+        &mut self,
+        has_copy: impl Fn(&u32) -> bool,
+    ) -> impl Iterator<Item = (u32, Option<&Ledger>)> {
+        let changed = std::mem::take(&mut self.changed_ledgers);
+        let (ledgers, apart) = (&self.ledgers, &self.apart);
+        changed.into_iter().map(move |number| {
+            (number, ledgers.get(&number).filter(|_| apart.contains(&number) || has_copy(&number)))
+        })
     }
 
     pub(crate) fn keep(&mut self, control: IpAddr, effect: &Effect) {
         let (number, request, begins) = match effect {
             Effect::Began { number, request } => (*number, request, true),
-            Effect::Changed { number, request, is_asked: true } => (*number, request, false),
+            Effect::Changed { number, request } => (*number, request, false),
             Effect::Ended(number) => {
                 self.raw_octets -= octets_of(self.raw.remove(number));
                 return;

@@ -9,11 +9,12 @@
 //! ```
 //! [`Replicator::observe`] takes what was captured, [`Replicator::replicate`] makes copies, [`Replicator::remove`] ends them. A copy that
 //! is there follows its original: what the original has accepted goes to the clone too (CAP-6). What a clone asks of the control plane
-//! reaches it as the original's, under another transaction number, and the answer goes back (CAP-5).
+//! reaches it as the original's, under another transaction number, and the answer goes back (CAP-5). What of the original must not reach the
+//! control plane as it is, is in [`intercept`](crate::intercept).
 //!
 //! State is behind one mutex, held for microseconds, never over an await.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,16 +23,19 @@ use foldhash::HashMap;
 use net::time::{self, Duration};
 use serde::{Deserialize, Serialize};
 use telemetry::counters::Counter;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
-use crate::clone::{Made, Why};
+use crate::clone::Made;
 use crate::connection::{self, Connection};
 use crate::frame::Frame;
+use crate::intercept::{Asks, Interception, Wait, answer_clone};
+pub use crate::intercept::{Place, Verdict};
 use crate::keep::{self, KeepError, Kept, KeptCopy};
+use crate::n4::usage::{self, Ledger};
 pub use crate::original::{Listed, Tunnel};
 use crate::original::{Original, Tracker, find, of_tracker};
-use crate::template::{Source, Template};
-use crate::track::{Datagram, Effect};
+use crate::replica::{Copy, Replica};
+use crate::track::{Datagram, Effect, OURS};
 use crate::{n4, s11};
 use store::records::{Change as Write, Records};
 
@@ -43,8 +47,6 @@ static UNASKED: Counter = Counter::new("replication_answers_unasked");
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Requests of clones whose answers are waited for.
 const MAX_ASKED: usize = 16_384;
-/// Where the numbers of transactions that clones begin start: far from those that the original counts.
-const FAR: u32 = 0x40_0000;
 
 /// The protocol by which an anchor is controlled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -92,19 +94,19 @@ pub struct Anchor {
     pub control: IpAddr,
 }
 
-/// Where a request of a clone is sent, as the original's.
+/// A message in somebody's name: of an original to its MME or SMF, or the other way round.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AsOriginal {
-    /// The original.
+pub struct Outgoing {
+    /// In whose name.
     pub from: SocketAddr,
-    /// The MME or SMF.
+    /// To whom.
     pub to: SocketAddr,
-    /// The request.
+    /// The message.
     pub octets: Vec<u8>,
 }
 
-/// Sends requests of clones to the control plane.
-pub type Send = Box<dyn Fn(AsOriginal) + std::marker::Send + Sync>;
+/// Sends messages in the names of originals, MMEs and SMFs.
+pub type Send = Box<dyn Fn(Outgoing) + std::marker::Send + Sync>;
 
 /// A user whose copy is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -164,39 +166,6 @@ pub enum Refusal {
     NoRaw,
 }
 
-/// What is known of a copy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Copy {
-    Making,
-    There(Made),
-    Failed(Why),
-    /// It is to end; with what the clone gave, if that is known.
-    Ending(Option<Made>),
-    /// The original has begun anew, so it is of no use, and ends.
-    Stale(Option<Made>),
-}
-
-impl Copy {
-    fn made(&self) -> Option<Made> {
-        match self {
-            Copy::There(made) => Some(made.clone()),
-            Copy::Ending(made) | Copy::Stale(made) => made.clone(),
-            Copy::Making | Copy::Failed(_) => None,
-        }
-    }
-}
-
-struct Replica {
-    agent: SocketAddr,
-    original: IpAddr,
-    connection: Connection,
-    copies: HashMap<u32, Copy>,
-    /// Copies of which something else is to be kept.
-    changed: HashSet<u32>,
-    /// Templates that the agent has, by the connection's count.
-    told: (u64, HashMap<u16, Arc<Template>>),
-}
-
 /// A request of a clone, for its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Asked {
@@ -206,16 +175,36 @@ struct Asked {
 }
 
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     /// By their address. An anchor is controlled by one protocol.
-    originals: HashMap<IpAddr, Original>,
-    replicas: BTreeMap<(String, String), Replica>,
+    pub(crate) originals: HashMap<IpAddr, Original>,
+    pub(crate) replicas: BTreeMap<(String, String), Replica>,
     asked: HashMap<(IpAddr, u32), Asked>,
-    /// The same by the clone's own transaction, as it repeats its requests.
-    asking: HashMap<Asked, u32>,
+    /// The same by the clone's own transaction, with what was sent, as it repeats its requests.
+    asking: HashMap<Asked, Outgoing>,
+    pub(crate) interception: Interception,
+    /// To be sent when the state is free.
+    pub(crate) outbox: Vec<Outgoing>,
     /// The same of replicas that are gone, by original.
     changed_copies: HashMap<IpAddr, HashSet<u32>>,
     sequence: u32,
+}
+
+/// What a captured message has led to.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    /// The MME or SMF.
+    pub(crate) control: IpAddr,
+    /// The session that it is about, if that goes on.
+    pub(crate) number: Option<u32>,
+    /// The request that it answers.
+    pub(crate) request: Vec<u8>,
+    /// Of a session that it ends.
+    pub(crate) ledger: Option<Ledger>,
+    /// What clones are to tell of it.
+    pub(crate) waits: Vec<Wait>,
+    /// The clone that serves the user ends its session by the request that has ended it.
+    ends_by_itself: bool,
 }
 
 struct Inner {
@@ -227,6 +216,7 @@ struct Inner {
     started: u32,
     /// Somebody takes changes, to keep them.
     is_kept: AtomicBool,
+    intercepted: watch::Sender<BTreeSet<IpAddr>>,
 }
 
 /// The replicator; clones share it.
@@ -244,7 +234,7 @@ impl std::fmt::Debug for Replicator {
 impl Replicator {
     /// `started`: when it says to clones that it has started, in seconds since 1900.
     pub fn new(config: Config, anchors: Vec<Anchor>, started: u32, send: Send) -> Replicator {
-        let state = Mutex::new(State { sequence: FAR, ..State::default() });
+        let state = Mutex::new(State { sequence: OURS, ..State::default() });
         Replicator {
             inner: Arc::new(Inner {
                 config,
@@ -254,12 +244,41 @@ impl Replicator {
                 changed: Notify::new(),
                 started,
                 is_kept: AtomicBool::new(false),
+                intercepted: watch::Sender::default(),
             }),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn intercepted(&self) -> &watch::Sender<BTreeSet<IpAddr>> {
+        &self.inner.intercepted
+    }
+
+    /// Frees the state, and does what has come of it.
+    pub(crate) fn flush(&self, mut state: MutexGuard<'_, State>) {
+        let (outbox, timers) =
+            (std::mem::take(&mut state.outbox), std::mem::take(&mut state.interception.timers));
+        let intercepted = state.intercepted();
+        // While the state is locked, so that an older one does not come later.
+        self.inner.intercepted.send_if_modified(|before| {
+            let is_other = *before != intercepted;
+            *before = intercepted;
+            is_other
+        });
+        drop(state);
+        outbox.into_iter().for_each(|outgoing| (self.inner.send)(outgoing));
+        for timer in timers {
+            tokio::spawn(self.clone().after(timer));
+        }
+        self.inner.changed.notify_waiters();
+    }
+
+    /// An anchor's address on S11 or N4.
+    pub(crate) fn control_of(&self, name: &str) -> Option<IpAddr> {
+        self.anchor(name).ok().map(|anchor| anchor.control)
     }
 
     fn anchor(&self, name: &str) -> Result<&Anchor, Refusal> {
@@ -267,19 +286,36 @@ impl Replicator {
         known.ok_or_else(|| Refusal::Unknown(name.chars().take(64).collect()))
     }
 
-    /// Takes a captured datagram between a control plane and an anchor.
+    /// Takes a captured datagram between a control plane and an anchor, which has been sent on.
     pub fn observe(&self, protocol: Protocol, anchor: IpAddr, datagram: Datagram) {
+        let mut state = self.state();
+        if let Some(mut taken) = self.take(&mut state, protocol, anchor, datagram)
+            && protocol == Protocol::N4
+            && !datagram.by_control
+        {
+            state.passed(anchor, &mut taken, datagram.octets);
+        }
+        self.flush(state);
+    }
+
+    /// Follows a captured datagram; `None`: it is of no anchor.
+    pub(crate) fn take(
+        &self,
+        state: &mut State,
+        protocol: Protocol,
+        anchor: IpAddr,
+        datagram: Datagram,
+    ) -> Option<Taken> {
         // Anybody can write any source on a packet.
         if !self.inner.anchors.iter().any(|known| known.control == anchor) {
-            return;
+            return None;
         }
-        let mut state = self.state();
         let config = self.inner.config;
         let mut fresh = None;
         let original = match state.originals.get_mut(&anchor) {
             Some(original) if original.tracker.protocol() == protocol => original,
             // Anybody can send a datagram to the other port.
-            Some(original) if !original.tracker.table().is_empty() => return,
+            Some(original) if !original.tracker.table().is_empty() => return None,
             _ => {
                 let mut tracker = Tracker::new(protocol, anchor, config.max_sessions);
                 if !self.inner.is_kept.load(Ordering::Relaxed) {
@@ -297,11 +333,18 @@ impl Replicator {
         if let Some(fresh) = fresh {
             state.originals.insert(anchor, fresh);
         }
+        let mut taken = Taken {
+            control: datagram.control,
+            number: None,
+            request: Vec::new(),
+            ledger: None,
+            waits: Vec::new(),
+            ends_by_itself: false,
+        };
         for effect in effects {
-            state.follow(anchor, effect);
+            state.follow(anchor, effect, &mut taken);
         }
-        drop(state);
-        self.inner.changed.notify_waiters();
+        Some(taken)
     }
 
     /// Sessions, octets stored and octets of messages, of each anchor.
@@ -452,12 +495,10 @@ impl Replicator {
             let source = state.originals.get(&original);
             source.ok_or_else(|| Refusal::NoSessions(key.0.clone()))?.tracker.protocol()
         };
-        let is_known = self.state().replicas.contains_key(key);
-        if !is_known {
-            let connection = self.connection(key, agent, (original, protocol), false);
-            let replica = Replica::new(agent, original, connection);
-            self.state().replicas.entry(key.clone()).or_insert(replica);
-        }
+        // It takes the lock before it says that it is connected: then the replica is there.
+        self.state().replicas.entry(key.clone()).or_insert_with(|| {
+            Replica::new(agent, original, self.connection(key, agent, (original, protocol), false))
+        });
         let connected = async {
             loop {
                 let changed = self.inner.changed.notified();
@@ -509,7 +550,8 @@ impl Replicator {
         self.inner.is_kept.store(true, Ordering::Relaxed);
         for anchor in &self.inner.anchors {
             for protocol in [Protocol::S11, Protocol::N4] {
-                let Kept { table, peers, copies } = keep::load(records, anchor.control, protocol).await?;
+                let Kept { table, peers, copies, ledgers } =
+                    keep::load(records, anchor.control, protocol).await?;
                 if peers.addresses().is_empty() {
                     continue;
                 }
@@ -521,6 +563,7 @@ impl Replicator {
                 };
                 let mut original = Original::new(tracker);
                 original.kept_peers = kept_peers;
+                original.restore(ledgers);
                 let mut state = self.state();
                 state.originals.insert(anchor.control, original);
                 for KeptCopy { number, target, agent, is_wanted, made } in copies {
@@ -538,7 +581,7 @@ impl Replicator {
                         (true, None) => Copy::Making,
                         (false, made) => Copy::Ending(made),
                     };
-                    replica.copies.insert(number, copy);
+                    replica.restore(number, copy);
                 }
             }
         }
@@ -578,6 +621,13 @@ impl Replicator {
                 });
                 writes.push(keep::copies(number, copies.collect()));
             }
+            let has_copy = |number: &u32| {
+                let mut of_original = replicas.values().filter(|replica| replica.original == *address);
+                of_original.any(|replica| replica.copies.contains_key(number))
+            };
+            writes.extend(
+                original.changed_ledgers(has_copy).map(|(number, ledger)| keep::ledger(number, ledger)),
+            );
             if !writes.is_empty() {
                 all.push((keep::space(*address, original.tracker.protocol()), writes));
             }
@@ -603,9 +653,8 @@ impl Replicator {
         let key = (from.to_owned(), to.to_owned());
         let numbers = {
             let mut state = self.state();
-            let State { originals, replicas, .. } = &mut *state;
-            let Some(replica) = replicas.get_mut(&key) else { return Ok(0) };
-            let source = originals.get(&original);
+            let Some(replica) = state.replicas.get(&key) else { return Ok(0) };
+            let source = state.originals.get(&original);
             let numbers: Vec<u32> = match users {
                 None => replica.copies.keys().copied().collect(),
                 Some(users) => users.iter().filter_map(|user| find(source?, user)).collect(),
@@ -613,8 +662,12 @@ impl Replicator {
             let there: Vec<u32> =
                 numbers.into_iter().filter(|number| replica.copies.contains_key(number)).collect();
             for number in &there {
-                replica.end(*number);
+                state.leave(&key, *number);
+                if let Some(replica) = state.replicas.get_mut(&key) {
+                    replica.end(*number);
+                }
             }
+            self.flush(state);
             there
         };
         let _ = time::timeout(PATIENCE, self.settled(&key, &numbers)).await;
@@ -633,115 +686,14 @@ impl Replicator {
         let mut state = self.state();
         match incoming {
             connection::Incoming::Connected => state.connected(key),
-            connection::Incoming::Failed => {}
+            // It may have been told; the next agent does not know.
+            connection::Incoming::Failed => state.no_longer_awaited(|wait| wait.replica == *key),
             connection::Incoming::Frame(frame) => {
-                if let Some(as_original) = state.frame(key, frame) {
-                    drop(state);
-                    (self.inner.send)(as_original);
-                    return;
-                }
+                // What cannot be passed on is asked again.
+                let _ = state.frame(key, frame);
             }
         }
-        drop(state);
-        self.inner.changed.notify_waiters();
-    }
-}
-
-/// Whether a request sets a state that an anchor may be told again (Modify Bearer, Release Access Bearers; Session Modification).
-fn is_state(request: &[u8]) -> bool {
-    request.get(1).is_some_and(|code| [34, 170, 52].contains(code))
-}
-
-impl Replica {
-    fn new(agent: SocketAddr, original: IpAddr, connection: Connection) -> Replica {
-        let (copies, changed, told) = Default::default();
-        Replica { agent, original, connection, copies, changed, told: (0, told) }
-    }
-
-    fn set(&mut self, number: u32, copy: Copy) {
-        self.copies.insert(number, copy);
-        self.changed.insert(number);
-    }
-
-    fn forget(&mut self, number: u32) {
-        self.copies.remove(&number);
-        self.changed.insert(number);
-    }
-
-    /// Has the agent know the templates of a record; the frame that makes the copy.
-    fn frame(&mut self, source: &Original, number: u32) -> Option<Frame> {
-        let record = source.tracker.table().get(number).filter(|record| !record.incomplete)?;
-        let count = self.connection.count();
-        if self.told.0 != count {
-            self.told = (count, HashMap::default());
-        }
-        let mut has_address = false;
-        for message in &record.messages {
-            let template = source.tracker.table().templates().get(message.template)?;
-            has_address |= template.has(Source::Address);
-            let is_told = self.told.1.get(&message.template).is_some_and(|told| Arc::ptr_eq(told, template));
-            if !is_told {
-                let mut octets = Vec::new();
-                template.encode(&mut octets);
-                self.connection.say(Frame::Template { number: message.template, octets });
-                self.told.1.insert(message.template, template.clone());
-            }
-        }
-        Some(Frame::Make {
-            handle: number,
-            subject: record.subject,
-            control: record.control,
-            address: record.bearers.iter().find_map(|bearer| bearer.ipv4).filter(|_| has_address),
-            templates: record.messages.iter().map(|message| message.template).collect(),
-            stored: record.messages.iter().flat_map(|message| message.stored.iter().copied()).collect(),
-        })
-    }
-
-    fn make(&mut self, source: &Original, numbers: &[u32]) {
-        for number in numbers {
-            if matches!(self.copies.get(number), Some(Copy::There(_) | Copy::Making)) {
-                continue;
-            }
-            let copy = match self.frame(source, *number) {
-                Some(frame) => {
-                    self.connection.say(frame);
-                    Copy::Making
-                }
-                None => Copy::Failed(Why::Unreadable),
-            };
-            self.set(*number, copy);
-        }
-    }
-
-    fn replay(&mut self, source: &Original) -> Result<(), Refusal> {
-        let table = source.tracker.table();
-        let mut all: Vec<(u64, u32, &[u8])> = Vec::new();
-        for number in table.numbers() {
-            let raw = source.raw.get(&number).ok_or(Refusal::NoRaw)?;
-            all.extend(raw.iter().map(|(order, _, octets)| (*order, number, &**octets)));
-        }
-        all.sort_unstable_by_key(|(order, ..)| *order);
-        let is_there = |copy: &Copy| matches!(copy, Copy::There(_) | Copy::Making);
-        let before: HashSet<u32> =
-            self.copies.iter().filter(|(_, copy)| is_there(copy)).map(|(number, _)| *number).collect();
-        for (_, number, octets) in all {
-            if before.contains(&number) {
-                continue;
-            }
-            let control = table.view(number).and_then(|view| view.control()).unwrap_or_default();
-            self.set(number, Copy::Making);
-            self.connection.say(Frame::Replay { handle: number, control, octets: octets.to_vec() });
-        }
-        Ok(())
-    }
-
-    /// Ends a copy. One that was refused may be there all the same, as an answer was lost.
-    fn end(&mut self, number: u32) {
-        if let Some(copy) = self.copies.get(&number) {
-            let made = copy.made();
-            self.set(number, Copy::Ending(made));
-            self.connection.say(Frame::End(number));
-        }
+        self.flush(state);
     }
 }
 
@@ -753,138 +705,190 @@ impl State {
     }
 
     /// Has copies follow their original.
-    fn follow(&mut self, anchor: IpAddr, effect: Effect) {
+    fn follow(&mut self, anchor: IpAddr, effect: Effect, taken: &mut Taken) {
         match effect {
             Effect::Answer { control, sequence, octets } => {
                 let Some(asked) = self.asked.remove(&(control, sequence)) else {
-                    UNASKED.inc();
+                    if !self.interception.answered(control, sequence) {
+                        UNASKED.inc();
+                    }
                     return;
                 };
                 self.asking.remove(&asked);
-                let Asked { replica, handle, sequence } = asked;
-                if let Some(replica) = self.replicas.get_mut(&replica) {
-                    replica.connection.say(Frame::Answer { handle, sequence, octets });
-                }
+                answer_clone(self, &asked.replica, asked.handle, asked.sequence, octets);
             }
             Effect::Began { number, .. } => {
+                taken.number = Some(number);
+                self.session_ended(anchor, number);
                 // The original has other TEIDs now: those who divert the user must ask for a new copy.
                 for replica in self.replicas.values_mut().filter(|replica| replica.original == anchor) {
                     if let Some(copy) = replica.copies.get(&number) {
                         STALE.inc();
                         let made = copy.made();
-                        replica.connection.say(Frame::End(number));
+                        replica.end(number);
                         replica.set(number, Copy::Stale(made));
                     }
                 }
             }
-            Effect::Changed { number, request, is_asked } => {
-                for replica in
-                    self.replicas.values_mut().filter(|replica| replica.original == anchor && is_asked)
-                {
-                    if matches!(replica.copies.get(&number), Some(Copy::There(_) | Copy::Making)) {
-                        replica.connection.say(Frame::Later { handle: number, octets: request.clone() });
-                    }
+            Effect::Changed { number, request } => {
+                taken.number = Some(number);
+                self.later(anchor, number, &request, taken);
+                taken.request = request;
+            }
+            Effect::ByAnchor { number, messages } => {
+                for message in messages {
+                    self.later(anchor, number, &message, taken);
                 }
+            }
+            Effect::Queried { number, request } => {
+                taken.number = Some(number);
+                self.later(anchor, number, &request, taken);
+                taken.request = request;
+            }
+            Effect::Deleted { number, request, addresses } => {
+                taken.ends_by_itself = self.deleted(anchor, number, &request, &addresses);
             }
             Effect::Ended(number) => {
-                for replica in self.replicas.values_mut().filter(|replica| replica.original == anchor) {
-                    replica.end(number);
+                taken.ledger = self.session_ended(anchor, number);
+                for (key, replica) in
+                    self.replicas.iter_mut().filter(|(_, replica)| replica.original == anchor)
+                {
+                    let is_there = replica.has(number) && replica.connection.is_connected();
+                    if !(taken.ends_by_itself && matches!(replica.copies.get(&number), Some(Copy::Ending(_))))
+                    {
+                        replica.end(number);
+                    }
+                    if let Some(handle) = replica.handle(number).filter(|_| is_there) {
+                        taken.waits.push(Wait { replica: key.clone(), handle, is_end: true });
+                    }
                 }
             }
         }
     }
 
-    /// An agent is connected: it is told of the copies that are there, and asked for those under way.
+    /// Copies are to do what the original has done.
+    fn later(&mut self, anchor: IpAddr, number: u32, request: &[u8], taken: &mut Taken) {
+        let is_asked = usage::is_asked_for(request);
+        for (key, replica) in self.replicas.iter_mut().filter(|(_, replica)| replica.original == anchor) {
+            if !matches!(replica.copies.get(&number), Some(Copy::There(_) | Copy::Making)) {
+                continue;
+            }
+            let Some(handle) = replica.handle(number) else { continue };
+            replica.connection.say(Frame::Later { handle, octets: request.to_vec() });
+            if is_asked && replica.has(number) && replica.connection.is_connected() {
+                taken.waits.push(Wait { replica: key.clone(), handle, is_end: false });
+            }
+        }
+    }
+
+    /// A session is gone, or another one is at its number; its usage so far.
+    fn session_ended(&mut self, anchor: IpAddr, number: u32) -> Option<Ledger> {
+        for replica in self.replicas.values_mut().filter(|replica| replica.original == anchor) {
+            replica.session_ended(number);
+        }
+        let ledger = self.originals.get_mut(&anchor)?.session_ended(number);
+        self.interception.session_ended(anchor, number, &ledger);
+        Some(ledger)
+    }
+
     fn connected(&mut self, key: &(String, String)) {
+        let there = self.replicas.get(key).into_iter().flat_map(|replica| replica.copies.keys().copied());
+        let serves = there.filter_map(|number| Some((number, self.serves(key, number)?))).collect();
         let State { originals, replicas, .. } = self;
-        let Some(replica) = replicas.get_mut(key) else { return };
-        let source = originals.get(&replica.original);
-        let copies: Vec<(u32, Copy)> =
-            replica.copies.iter().map(|(number, copy)| (*number, copy.clone())).collect();
-        for (number, copy) in copies {
-            let session = source.and_then(|source| source.tracker.session(number));
-            match (copy, session) {
-                (Copy::There(made), Some(session)) => {
-                    let control = session.control;
-                    replica.connection.say(Frame::Adopt { handle: number, control, made });
-                    // What it has missed meanwhile: its present state once more, which changes nothing if it has it.
-                    for octets in session.requests.into_iter().skip(1).filter(|octets| is_state(octets)) {
-                        replica.connection.say(Frame::Later { handle: number, octets });
-                    }
-                }
-                (Copy::Making, _) => {
-                    replica.forget(number);
-                    if let Some(source) = source {
-                        replica.make(source, &[number]);
-                    }
-                }
-                (copy @ (Copy::Ending(_) | Copy::Stale(_) | Copy::There(_)), _) => {
-                    if let Some(made) = copy.made() {
-                        // Only to be ended: nobody is asked by this name.
-                        let control = u64::MAX - u64::from(number);
-                        replica.connection.say(Frame::Adopt { handle: number, control, made });
-                    }
-                    replica.connection.say(Frame::End(number));
-                }
-                (Copy::Failed(_), _) => {}
-            }
+        if let Some(replica) = replicas.get_mut(key) {
+            replica.connection.ready();
+            replica.connected(originals.get(&replica.original), &serves);
         }
     }
 
-    /// What an agent says; a request for the control plane, if it is one.
-    fn frame(&mut self, key: &(String, String), frame: Frame) -> Option<AsOriginal> {
-        let State { originals, replicas, asked, asking, sequence: next, .. } = self;
-        let replica = replicas.get_mut(key)?;
+    /// A transaction in an original's name.
+    pub(crate) fn next_sequence(&mut self) -> u32 {
+        self.sequence = (self.sequence + 1) % OURS + OURS;
+        self.sequence
+    }
+
+    /// What an agent says. `None`: it is of no use.
+    fn frame(&mut self, key: &(String, String), frame: Frame) -> Option<()> {
         match frame {
-            Frame::Made(number, made) => {
+            Frame::Made(handle, made) => {
+                let replica = self.replicas.get_mut(key)?;
+                let number = replica.number(handle)?;
                 if matches!(replica.copies.get(&number), Some(Copy::Making | Copy::There(_))) {
                     replica.set(number, Copy::There(made));
+                    if self.serves(key, number) == Some(true) {
+                        self.tell_who_serves(key, number);
+                    }
                 }
-                None
             }
-            Frame::Refused(number, why) => {
-                if matches!(replica.copies.get(&number), Some(Copy::Making | Copy::There(_))) {
-                    replica.set(number, Copy::Failed(why));
+            Frame::Refused(handle, why) => {
+                let replica = self.replicas.get_mut(key)?;
+                if let Some(number) = replica.number(handle)
+                    && matches!(replica.copies.get(&number), Some(Copy::Making | Copy::There(_)))
+                {
+                    self.leave(key, number);
+                    if let Some(replica) = self.replicas.get_mut(key) {
+                        replica.set(number, Copy::Failed(why));
+                    }
                 }
-                None
+                self.no_longer_awaited(|wait| wait.replica == *key && wait.handle == handle && !wait.is_end);
             }
-            Frame::Ended(number) => {
-                if matches!(
-                    replica.copies.get(&number),
-                    Some(Copy::Ending(_) | Copy::Stale(_) | Copy::There(_))
-                ) {
-                    replica.forget(number);
+            Frame::Usage { handle, is_end, octets } => self.usage(key, handle, is_end, &octets),
+            Frame::Ended(handle) => {
+                let replica = self.replicas.get_mut(key)?;
+                match replica.number(handle) {
+                    Some(number) => {
+                        if matches!(
+                            replica.copies.get(&number),
+                            Some(Copy::Ending(_) | Copy::Stale(_) | Copy::There(_))
+                        ) {
+                            replica.forget(number);
+                        }
+                    }
+                    None => replica.former_ended(handle),
                 }
-                None
+                self.no_longer_awaited(|wait| wait.replica == *key && wait.handle == handle);
             }
-            Frame::Request { handle, sequence, mut octets } => {
-                let address = replica.original;
-                let source = originals.get(&address)?;
-                let protocol = source.tracker.protocol();
-                let peer = source.tracker.table().view(handle)?.peer()?;
-                let control = source.tracker.peers().address(peer)?;
-                let own = Asked { replica: key.clone(), handle, sequence };
-                let ours = *asking.entry(own.clone()).or_insert_with(|| {
-                    *next = (*next + 1) % FAR + FAR;
-                    *next
-                });
-                if asked.len() >= MAX_ASKED {
-                    // The clone asks again.
-                    asking.clear();
-                    asked.clear();
-                }
-                asked.insert((control, ours), own);
-                let at = if protocol == Protocol::S11 { 8 } else { 12 };
-                octets.get_mut(at..at + 3)?.copy_from_slice(&ours.to_be_bytes()[1..]);
-                let port = if protocol == Protocol::S11 { 2123 } else { 8805 };
-                PASSED.inc();
-                Some(AsOriginal {
-                    from: SocketAddr::new(address, port),
-                    to: SocketAddr::new(control, port),
-                    octets,
-                })
+            Frame::Request { handle, sequence, octets } => {
+                return self.request(Asked { replica: key.clone(), handle, sequence }, octets);
             }
-            _ => None,
+            _ => {}
         }
+        Some(())
+    }
+
+    /// A request of a clone, which is sent to the control plane as the original's.
+    fn request(&mut self, own: Asked, octets: Vec<u8>) -> Option<()> {
+        if let Some(sent) = self.asking.get(&own) {
+            self.outbox.push(sent.clone());
+            return Some(());
+        }
+        let replica = self.replicas.get(&own.replica)?;
+        let (address, number) = (replica.original, replica.number(own.handle)?);
+        let source = self.originals.get(&address)?;
+        let protocol = source.tracker.protocol();
+        let peer = source.tracker.table().view(number)?.peer()?;
+        let control = source.tracker.peers().address(peer)?;
+        let mut octets = match self.of_clone(&own.replica, number, octets)? {
+            Asks::Control(octets) => octets,
+            Asks::Nobody(answer) => {
+                answer_clone(self, &own.replica, own.handle, own.sequence, answer);
+                return Some(());
+            }
+        };
+        if self.asked.len() >= MAX_ASKED {
+            // The clone asks again.
+            self.asking.clear();
+            self.asked.clear();
+        }
+        let ours = self.next_sequence();
+        let (at, port) = if protocol == Protocol::S11 { (8, 2123) } else { (12, 8805) };
+        octets.get_mut(at..at + 3)?.copy_from_slice(&ours.to_be_bytes()[1..]);
+        PASSED.inc();
+        let (from, to) = (SocketAddr::new(address, port), SocketAddr::new(control, port));
+        let outgoing = Outgoing { from, to, octets };
+        self.asked.insert((control, ours), own.clone());
+        self.asking.insert(own, outgoing.clone());
+        self.outbox.push(outgoing);
+        Some(())
     }
 }

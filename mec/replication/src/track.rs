@@ -1,4 +1,4 @@
-//! What is common to following both protocols: transactions, and what a captured message leads to.
+//! What is common to following both protocols: an anchor's sessions, transactions, and what a captured message leads to.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -7,6 +7,8 @@ use foldhash::HashMap;
 use std::time::{Duration, Instant};
 use telemetry::counters::Counter;
 
+use crate::session::{Session, Spots};
+use crate::table::Table;
 use crate::template::Misfit;
 
 pub(crate) static REPEATED: Counter = Counter::new("replication_repeated");
@@ -19,6 +21,18 @@ pub(crate) static INCOMPLETE: Counter = Counter::new("replication_incomplete_ses
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Most requests of an anchor that wait for their answers.
 const MOST: usize = 65_536;
+/// How long an answer waits for its request: a switch may copy two directions in another order than they passed.
+const EARLY: Duration = Duration::from_secs(1);
+/// Most answers that wait.
+const MOST_EARLY: usize = 1024;
+
+/// Where the numbers of transactions in originals' names start: far from those that an original counts.
+pub(crate) const OURS: u32 = 0x40_0000;
+
+/// Whether a transaction is one in an original's name.
+pub(crate) fn is_ours(sequence: u32) -> bool {
+    (OURS..2 * OURS).contains(&sequence)
+}
 
 /// A captured datagram of an anchor.
 #[derive(Debug, Clone, Copy)]
@@ -45,14 +59,35 @@ pub enum Effect {
     Changed {
         /// The record.
         number: u32,
+        /// The request, by which a clone is to be asked for the same.
+        request: Vec<u8>,
+    },
+    /// The anchor has created or deleted bearers, and the control plane has accepted it; the record has it.
+    ByAnchor {
+        /// The record.
+        number: u32,
+        /// What a clone is to do as well: messages of a script.
+        messages: Vec<Vec<u8>>,
+    },
+    /// The control plane has only asked the anchor something: clones are to be asked for the same.
+    Queried {
+        /// The record.
+        number: u32,
         /// The request.
         request: Vec<u8>,
-        /// It is a new one of the control plane: a clone is to be asked for the same.
-        is_asked: bool,
+    },
+    /// The control plane ends a session by this request, of which a P-GW that is apart is to hear. It is gone next.
+    Deleted {
+        /// The record.
+        number: u32,
+        /// The request.
+        request: Vec<u8>,
+        /// The user's addresses.
+        addresses: Vec<IpAddr>,
     },
     /// A session is gone.
     Ended(u32),
-    /// An answer of the control plane to a request that this anchor has not sent: it may be that of a clone.
+    /// An answer of the control plane to a request in the anchor's name: that of a clone, or of the replicator.
     Answer {
         /// The MME or SMF.
         control: IpAddr,
@@ -72,6 +107,8 @@ pub(crate) struct Pending {
     /// With when they were noted, and whether they are answered: a request may pass once more behind its answer.
     requests: HashMap<Key, (Vec<u8>, Instant, bool)>,
     order: VecDeque<(Key, Instant)>,
+    /// Answers whose requests have not been captured, by these.
+    early: VecDeque<(Key, Vec<u8>, Instant)>,
 }
 
 impl Pending {
@@ -93,6 +130,26 @@ impl Pending {
         self.requests.insert(key, (octets.to_vec(), now, false));
         self.order.push_back((key, now));
         true
+    }
+
+    /// An answer has come whose request is not known.
+    pub(crate) fn keep_early(&mut self, now: Instant, key: Key, octets: &[u8]) {
+        self.early.push_back((key, octets.to_vec(), now));
+    }
+
+    /// The answer to a request that comes behind it.
+    pub(crate) fn take_early(&mut self, key: Key) -> Option<Vec<u8>> {
+        let at = self.early.iter().position(|(known, ..)| *known == key)?;
+        self.early.remove(at).map(|(_, octets, _)| octets)
+    }
+
+    /// An answer whose request no longer comes: it was not captured.
+    pub(crate) fn lost(&mut self, now: Instant) -> Option<(Key, Vec<u8>)> {
+        let (_, _, since) = self.early.front()?;
+        if now.saturating_duration_since(*since) < EARLY && self.early.len() <= MOST_EARLY {
+            return None;
+        }
+        self.early.pop_front().map(|(key, octets, _)| (key, octets))
     }
 
     /// The request of an answer, which is no longer waited for.
@@ -152,5 +209,94 @@ impl Peers {
     /// Notes when an end says it has started; whether it says so differently than before.
     pub(crate) fn has_restarted(&mut self, end: IpAddr, start: u32) -> bool {
         self.starts.insert(end, start).is_some_and(|before| before != start)
+    }
+}
+
+/// What a protocol needs to know beyond sessions and transactions.
+pub trait Knowledge: Default + std::fmt::Debug {
+    /// The same, when sessions were followed by an earlier program.
+    fn restored() -> Self {
+        Self::default()
+    }
+}
+
+/// The sessions of one anchor. What differs by protocol is in [`n4::track`](crate::n4::track) and [`s11::track`](crate::s11::track).
+#[derive(Debug)]
+pub struct Tracker<K> {
+    pub(crate) anchor: IpAddr,
+    pub(crate) table: Table,
+    pub(crate) peers: Peers,
+    pub(crate) pending: Pending,
+    /// Most sessions.
+    pub(crate) most: usize,
+    pub(crate) own: K,
+}
+
+impl<K: Knowledge> Tracker<K> {
+    /// No sessions yet, and never more than `most`.
+    pub fn new(anchor: IpAddr, most: usize) -> Tracker<K> {
+        let (table, peers, pending, own) = Default::default();
+        Tracker { anchor, table, peers, pending, most, own }
+    }
+
+    /// With what was kept.
+    pub fn restored(anchor: IpAddr, most: usize, table: Table, peers: Peers) -> Tracker<K> {
+        Tracker { table, peers, own: K::restored(), ..Tracker::new(anchor, most) }
+    }
+
+    /// The records.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The records, to take changes from.
+    pub fn table_mut(&mut self) -> &mut Table {
+        &mut self.table
+    }
+
+    /// The control planes.
+    pub fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
+    /// The session of a record.
+    pub fn session(&self, number: u32) -> Option<Session> {
+        Session::load(&self.table, number)
+    }
+
+    /// A session is gone.
+    pub(crate) fn ended(&mut self, number: u32, effects: &mut Vec<Effect>) {
+        self.table.remove(number);
+        effects.push(Effect::Ended(number));
+    }
+
+    /// Saves a session, which is incomplete from now on if it has become too much for a record.
+    ///
+    /// # Errors
+    /// It has; the record is as it was before.
+    pub(crate) fn save(&mut self, number: u32, session: &Session, spots: Spots) -> Result<(), Misfit> {
+        let saved = session.save(&mut self.table, Some(number), spots);
+        if saved.is_err() {
+            self.mark_incomplete(number, spots);
+        }
+        saved.map(|_| ())
+    }
+
+    /// Something has changed a session that is not known, or cannot be kept.
+    pub(crate) fn mark_incomplete(&mut self, number: u32, spots: Spots) {
+        if let Some(before) = self.session(number) {
+            // It needs no more room for this than before.
+            let _ = Session { incomplete: true, ..before }.save(&mut self.table, Some(number), spots);
+        }
+    }
+
+    /// An end has restarted: its sessions are gone (TS 23.007 §14, TS 23.527 §4). Of one control plane, or of the anchor, which has all.
+    pub(crate) fn lost(&mut self, control: Option<IpAddr>, effects: &mut Vec<Effect>) {
+        let peer = control.map(|control| self.peers.find(control));
+        let is_of = |number: &u32| {
+            peer.is_none_or(|peer| self.table.view(*number).and_then(|view| view.peer()) == peer)
+        };
+        let numbers: Vec<u32> = self.table.numbers().filter(is_of).collect();
+        numbers.into_iter().for_each(|number| self.ended(number, effects));
     }
 }

@@ -250,7 +250,7 @@ fn drive(clone: &mut Clone<N4>, to: &mut Upf, now: Instant) -> BTreeMap<u32, Res
             match event {
                 Event::Made(number, made) => assert!(ends.insert(number, Ok(made)).is_none()),
                 Event::Refused(number, why) => assert!(ends.insert(number, Err(why)).is_none()),
-                Event::Ended(_) => {}
+                Event::Ended(_) | Event::Usage { .. } => {}
                 Event::Request { .. } => panic!("{event:?}"),
             }
         }
@@ -317,9 +317,7 @@ fn a_session_does_not_grow_and_copies_follow() {
     for round in 0..20 {
         for message in [buffer(), to_gnb(0xf000 + round)] {
             let (_, effects) = world.ask(seid, message);
-            let [Effect::Changed { number, request, is_asked: true }] = &effects[..] else {
-                panic!("{effects:?}")
-            };
+            let [Effect::Changed { number, request }] = &effects[..] else { panic!("{effects:?}") };
             clone.later(world.now, *number, request.clone());
             drive(&mut clone, &mut to, world.now);
             let (original, copy) =
@@ -358,6 +356,80 @@ fn what_a_clone_asks_reaches_the_smf() {
     clone.answer(0, 4, encode(answer, 1, 0x40_0001));
     let (header, _) = Message::decode(&clone.poll_transmit().unwrap()).unwrap();
     assert_eq!((header.seid, header.sequence), (to.sessions.keys().next().copied(), 4));
+}
+
+/// A request that was not captured: the record says that it is not all. One that is captured behind its answer counts.
+#[test]
+fn lost_requests_make_a_record_incomplete() {
+    let mut world = World::new();
+    let seids: Vec<u64> = (1..=3).map(|number| world.session(number)).collect();
+    let see = |world: &mut World, by_control, octets: &[u8]| {
+        let mut effects = Vec::new();
+        let datagram = Datagram { control: SMF.into(), by_control, octets };
+        world.tracker.observe(world.now, datagram, &mut effects);
+        effects
+    };
+    let cp = |number| establishment(number).cp_f_seid.seid;
+    let modified = SessionModificationResponse { cause: Cause::ACCEPTED, ..Default::default() };
+    let deleted = SessionDeletionResponse { cause: Cause::ACCEPTED, ..Default::default() };
+    assert_eq!(see(&mut world, false, &encode(modified.clone(), cp(1), 700)), []);
+    let request = encode(to_gnb(0x99), seids[0], 700);
+    assert!(matches!(see(&mut world, true, &request)[..], [Effect::Changed { number: 0, .. }]));
+    see(&mut world, false, &encode(modified, cp(2), 701));
+    see(&mut world, false, &encode(deleted, cp(3), 702));
+    world.now += std::time::Duration::from_secs(1);
+    let heartbeat = HeartbeatRequest { recovery_time_stamp: NtpSeconds(1) };
+    assert_eq!(see(&mut world, true, &encode(heartbeat, 0, 703)), [Effect::Ended(2)]);
+    let incomplete = |number| world.tracker.session(number).map(|session| session.incomplete);
+    assert_eq!([0, 1, 2].map(incomplete), [Some(false), Some(true), None]);
+}
+
+/// A clone that restarts has lost its copies: they are reported as gone, and the association is made again before anything else is asked.
+#[test]
+fn a_clone_that_restarts_is_noticed() {
+    let mut world = World::new();
+    (1..=3).for_each(|number| _ = world.session(number));
+    let mut to = Upf::new(CLONE, 1);
+    let (mut clone, _) = world.copy(&mut to);
+    let starts = |start: u32| HeartbeatResponse { recovery_time_stamp: NtpSeconds(start) };
+    let mut now = world.now;
+    // It is asked whether it is there as long as it has users.
+    for start in [7, 7, 8] {
+        while clone.poll_transmit().is_none() {
+            now = clone.poll_timeout().expect("it is asked");
+            clone.handle_timeout(now);
+        }
+        assert_eq!(clone.poll_event(), None);
+        clone.handle_datagram(now, &encode(starts(start), 0, 1));
+    }
+    assert!(now <= world.now + 4 * Limits::default().probe);
+    let events: Vec<Event> = std::iter::from_fn(|| clone.poll_event()).collect();
+    for handle in 0..3 {
+        assert!(events.contains(&Event::Refused(handle, Why::Restarted)), "{events:?}");
+        assert!(events.contains(&Event::Ended(handle)), "{events:?}");
+    }
+    // Nothing else before the association, which is asked for again.
+    let session = world.tracker.session(0).unwrap();
+    clone.make(now, 9, Script { control: session.control, requests: session.requests });
+    for _ in 0..2 {
+        let asked = clone.poll_transmit().unwrap();
+        assert!(matches!(Message::decode(&asked).unwrap().1, Message::AssociationSetupRequest(_)));
+        assert_eq!(clone.poll_transmit(), None);
+        now += Limits::default().repeat;
+        clone.handle_timeout(now);
+    }
+    let answer = AssociationSetupResponse {
+        node_id: NodeId::Ipv4(CLONE),
+        cause: Cause::ACCEPTED,
+        recovery_time_stamp: NtpSeconds(8),
+        ..Default::default()
+    };
+    clone.poll_transmit();
+    clone.handle_datagram(now, &encode(answer, 0, 2));
+    let mut to = Upf::new(CLONE, 1);
+    let ends = drive(&mut clone, &mut to, now);
+    assert!(ends[&9].is_ok());
+    assert_eq!(to.sessions.len(), 1);
 }
 
 /// Hostile: cut off, damaged and repeated messages do no harm.

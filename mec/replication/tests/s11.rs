@@ -297,7 +297,7 @@ fn drive(clone: &mut Clone<S11>, to: &mut Anchor, now: Instant) -> BTreeMap<u32,
             match event {
                 Event::Made(number, made) => assert!(ends.insert(number, Ok(made)).is_none()),
                 Event::Refused(number, why) => assert!(ends.insert(number, Err(why)).is_none()),
-                Event::Ended(_) => {}
+                Event::Ended(_) | Event::Usage { .. } => {}
                 Event::Request { .. } => panic!("{event:?}"),
             }
         }
@@ -477,9 +477,7 @@ fn a_copy_follows_and_ends() {
     let teid = world.ues[&1];
     for message in [Message::from(ReleaseAccessBearersRequest::default()), modify(55).into()] {
         let (_, effects) = world.ask(teid, message);
-        let [Effect::Changed { number, request, is_asked: true }] = &effects[..] else {
-            panic!("{effects:?}")
-        };
+        let [Effect::Changed { number, request }] = &effects[..] else { panic!("{effects:?}") };
         clone.later(world.now, *number, request.clone());
         drive(&mut clone, &mut to, world.now);
         assert_eq!(to.meaning(), world.anchor.meaning());
@@ -528,6 +526,29 @@ fn what_a_clone_asks_reaches_the_mme() {
     );
 }
 
+/// A clone that restarts has lost its copies, as its Echo says: they are reported as gone, and can be made again.
+#[test]
+fn a_clone_that_restarts_is_noticed() {
+    let mut world = World::new();
+    world.attach(1);
+    let mut to = Anchor::new(1, 5000);
+    let mut clone = Clone::new(side(7), Limits::default(), 9);
+    clone.make(world.now, 0, world.script(0));
+    drive(&mut clone, &mut to, world.now);
+    let echo = |recovery| encode(EchoRequest { recovery: Recovery(recovery), ..Default::default() }, 0, 5);
+    for recovery in [3, 3] {
+        clone.handle_datagram(world.now, &echo(recovery));
+        assert_eq!(clone.poll_event(), None);
+    }
+    clone.handle_datagram(world.now, &echo(4));
+    assert_eq!(clone.poll_event(), Some(Event::Refused(0, Why::Restarted)));
+    assert_eq!(clone.poll_event(), Some(Event::Ended(0)));
+    let mut to = Anchor::new(2, 5000);
+    while clone.poll_transmit().is_some() {}
+    clone.make(world.now, 1, world.script(0));
+    assert!(drive(&mut clone, &mut to, world.now)[&1].is_ok());
+}
+
 /// A dedicated bearer is made by the anchor, and answered as the MME answered the first one.
 #[test]
 fn a_dedicated_bearer_is_answered_from_what_was_kept() {
@@ -555,7 +576,7 @@ fn a_dedicated_bearer_is_answered_from_what_was_kept() {
     };
     world.see(false, &encode(ask(70), 0xa000_0001, 900));
     let effects = world.see(true, &encode(answer(70), world.ues[&1], 900));
-    assert!(matches!(effects[..], [Effect::Changed { is_asked: false, .. }]), "{effects:?}");
+    assert!(matches!(effects[..], [Effect::ByAnchor { .. }]), "{effects:?}");
     let session = world.tracker.session(0).unwrap();
     assert_eq!(session.bearers.iter().map(|bearer| (bearer.id, bearer.uplink)).next_back(), Some((6, 70)));
     let mut to = Anchor::new(1, 5000);
@@ -588,6 +609,89 @@ fn a_dedicated_bearer_is_answered_from_what_was_kept() {
     world.see(true, &encode(answer, world.ues[&1], 902));
     let session = world.tracker.session(0).unwrap();
     assert_eq!((session.bearers.len(), session.requests.len()), (1, 2));
+}
+
+/// Bearers that the anchor creates and deletes while there is a copy: the copy's are answered as the MME has answered, which is not asked again.
+#[test]
+fn a_copy_follows_bearers_of_the_network() {
+    let mut world = World::new();
+    world.attach(1);
+    let mut to = Anchor::new(1, 5000);
+    let mut clone = Clone::new(side(1), Limits::default(), 9);
+    clone.make(world.now, 0, world.script(0));
+    assert_eq!(drive(&mut clone, &mut to, world.now).len(), 1);
+    let ask = |end: u32| CreateBearerRequest {
+        linked_ebi: Ebi(5),
+        bearers: vec![BearerInCreateRequest {
+            tft: Octets(vec![0x21, 0x30, 0, 1, 0x30, 17]),
+            s1u_sgw_f_teid: Some(FTeid::new(InterfaceType::S1U_SGW, end, ANCHOR)),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    world.see(false, &encode(ask(70), 0xa000_0001, 900));
+    let answer = CreateBearerResponse {
+        cause: accepted(),
+        bearers: vec![BearerInCreateResponse { ebi: Ebi(6), cause: accepted(), ..Default::default() }],
+        ..Default::default()
+    };
+    let effects = world.see(true, &encode(answer, world.ues[&1], 900));
+    let [Effect::ByAnchor { number: 0, messages }] = &effects[..] else { panic!("{effects:?}") };
+    messages.iter().for_each(|message| clone.later(world.now, 0, message.clone()));
+    assert_eq!(clone.poll_transmit(), None, "the anchor asks, not we");
+    assert_eq!(clone.poll_event(), None, "and it is no worse without");
+    clone.handle_datagram(world.now, &encode(ask(71), 0xa000_0001, 901));
+    let given = Message::decode(&clone.poll_transmit().unwrap()).unwrap().1;
+    assert!(matches!(given, Message::CreateBearerResponse(given) if given.bearers[0].ebi == Ebi(6)));
+    let Some(Event::Made(0, made)) = clone.poll_event() else { panic!() };
+    assert_eq!(made.bearers.iter().map(|bearer| (bearer.id, bearer.uplink)).next_back(), Some((6, 71)));
+    // Deleted by the anchor: the clone is to ask for that, and is answered.
+    let delete = DeleteBearerRequest { ebis: vec![Ebi(6)], ..Default::default() };
+    world.see(false, &encode(delete.clone(), 0xa000_0001, 902));
+    let answer = DeleteBearerResponse { cause: accepted(), ..Default::default() };
+    let effects = world.see(true, &encode(answer, world.ues[&1], 902));
+    let [Effect::ByAnchor { number: 0, messages }] = &effects[..] else { panic!("{effects:?}") };
+    messages.iter().for_each(|message| clone.later(world.now, 0, message.clone()));
+    let (header, command) = Message::decode(&clone.poll_transmit().unwrap()).unwrap();
+    let Message::DeleteBearerCommand(command) = command else { panic!("{command:?}") };
+    assert_eq!((command.bearers[0].ebi, header.teid), (Ebi(6), to.sessions.keys().next().copied()));
+    clone.handle_datagram(world.now, &encode(delete, 0xa000_0001, header.sequence));
+    let given = Message::decode(&clone.poll_transmit().unwrap()).unwrap().1;
+    assert!(matches!(given, Message::DeleteBearerResponse(given) if given.cause.is_accepted()));
+    let Some(Event::Made(0, made)) = clone.poll_event() else { panic!() };
+    assert_eq!(made.bearers.len(), 1);
+    // What the clone deletes by itself is the MME's matter.
+    let delete = DeleteBearerRequest { ebis: vec![Ebi(7)], ..Default::default() };
+    clone.handle_datagram(world.now, &encode(delete, 0xa000_0001, 903));
+    assert!(matches!(clone.poll_event(), Some(Event::Request { sequence: 903, .. })));
+}
+
+/// A request that was not captured: the record says that it is not all. One that is captured behind its answer counts.
+#[test]
+fn lost_requests_make_a_record_incomplete() {
+    let mut world = World::new();
+    (1..=3).for_each(|ue| world.attach(ue));
+    let answer = |ue: u32, message: Message, sequence| encode(message, 0xa000_0000 + ue, sequence);
+    let modified = || ModifyBearerResponse { cause: accepted(), ..Default::default() };
+    // Behind its answer.
+    let request = encode(modify(0x99), world.ues[&1], 700);
+    assert_eq!(world.see(false, &answer(1, modified().into(), 700)), []);
+    assert!(matches!(world.see(true, &request)[..], [Effect::Changed { number: 0, .. }]));
+    // Never, and refused ones change nothing.
+    let refused = ModifyBearerResponse { cause: CauseValue::NO_RESOURCES.into(), ..Default::default() };
+    world.see(false, &answer(2, modified().into(), 701));
+    world.see(false, &answer(1, refused.into(), 702));
+    let deleted = DeleteSessionResponse { cause: accepted(), ..Default::default() };
+    world.see(false, &answer(3, deleted.into(), 703));
+    assert!(!world.tracker.session(1).unwrap().incomplete);
+    world.now += Duration::from_secs(1);
+    let echo = encode(EchoRequest { recovery: Recovery(1), ..Default::default() }, 0, 704);
+    assert_eq!(world.see(true, &echo), [Effect::Ended(2)]);
+    assert!(world.tracker.session(1).unwrap().incomplete);
+    assert!(!world.tracker.session(0).unwrap().incomplete);
+    // The UE attaches again, and all is known.
+    world.attach(2);
+    assert!(!world.tracker.session(1).unwrap().incomplete);
 }
 
 /// STO-3: what a restart of the MME or the anchor takes away goes; an Echo that nobody asked for takes nothing away.

@@ -63,6 +63,23 @@ pub trait TargetState: Send + Sync {
     ) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
 }
 
+/// What others are told.
+#[derive(Debug)]
+pub enum Told<'a> {
+    /// These are all diversions.
+    Anew(&'a Diversions),
+    /// Some are effective from now on, or no longer.
+    Changed {
+        /// New, or different.
+        set: &'a [Diversion],
+        /// As they were.
+        gone: &'a [Diversion],
+    },
+}
+
+/// Hears of diversions.
+pub type Hears = Arc<dyn Fn(&Told) + Send + Sync>;
+
 /// The request's word that the state is there.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Stated;
@@ -204,6 +221,7 @@ struct Application {
     config: Arc<Config>,
     handle: Handle,
     target: Arc<dyn TargetState>,
+    hears: Hears,
     journal: Journal,
     diversions: Diversions,
     /// Rules of each diversion that could be made.
@@ -226,6 +244,7 @@ struct Application {
 pub(crate) async fn run(
     config: Arc<Config>,
     target: Arc<dyn TargetState>,
+    hears: Hears,
     commands: Commands,
     context: Context,
 ) {
@@ -246,6 +265,7 @@ pub(crate) async fn run(
         config,
         handle,
         target,
+        hears,
         journal,
         diversions,
         made: HashMap::new(),
@@ -258,6 +278,7 @@ pub(crate) async fn run(
         // Not one of an earlier life, of which packets may wait.
         queue: nf::random::u32(),
     };
+    (own.hears)(&Told::Anew(&own.diversions));
     loop {
         tokio::select! {
             _ = &mut stop => break,
@@ -649,6 +670,7 @@ impl Application {
         let tokens = plan.as_ref().map(Plan::tokens).unwrap_or_default();
         let changed = self.change(set, removed, made, tokens).await;
         if changed.is_ok() {
+            (self.hears)(&Told::Changed { set, gone: &gone });
             self.announce(set, false);
             self.announce(&gone, true);
         }

@@ -9,7 +9,7 @@ use pfcp::codec::Value as _;
 use pfcp::message::*;
 use pfcp::{Cause, FSeid, FTeid, NodeId, NtpSeconds, ie};
 
-use super::tree;
+use super::{tree, usage};
 use crate::clone::{Answered, Head, Kind, Prepared, Side, User};
 use crate::record::Bearer;
 
@@ -44,6 +44,9 @@ impl N4 {
 
     /// Whether an answer to [`N4::association`] accepts it; `None`: it is another message.
     pub fn is_associated(answer: &[u8]) -> Option<bool> {
+        if answer.get(1) != Some(&(MessageType::AssociationSetupResponse as u8)) {
+            return None;
+        }
         match Message::decode(answer) {
             Ok((_, Message::AssociationSetupResponse(answer))) => Some(answer.cause.is_accepted()),
             _ => None,
@@ -141,9 +144,21 @@ impl Side for N4 {
         Answered::Accepted
     }
 
+    fn usage(&self, request: &[u8], answer: &[u8]) -> Option<Vec<u8>> {
+        let mut octets = Vec::new();
+        for report in usage::reports(answer) {
+            octets.extend_from_slice(&ie::USAGE_REPORT_SRR.to_be_bytes());
+            octets.extend_from_slice(&(report.len() as u16).to_be_bytes());
+            octets.extend_from_slice(&report);
+        }
+        if octets.is_empty() && !usage::is_asked_for(request) { None } else { Some(octets) }
+    }
+
     fn asked(&self, _: &mut User<Choosing>, _: &[u8]) -> Option<Vec<u8>> {
         None
     }
+
+    fn serve(&self, _: &mut User<Choosing>, _: bool) {}
 
     fn new_control(request: &[u8]) -> Option<u64> {
         let is_modification = request.get(1) == Some(&(MessageType::SessionModificationRequest as u8));
@@ -164,6 +179,39 @@ impl Side for N4 {
 
     fn is_end(code: u8) -> bool {
         code == MessageType::SessionDeletionRequest as u8
+    }
+
+    fn start(&self, octets: &[u8]) -> Option<u32> {
+        let codes = [
+            MessageType::HeartbeatRequest as u8,
+            MessageType::HeartbeatResponse as u8,
+            MessageType::AssociationSetupResponse as u8,
+        ];
+        let is_of_node = codes.iter().any(|code| octets.get(1) == Some(code));
+        match Message::decode(octets).ok().filter(|_| is_of_node)?.1 {
+            Message::HeartbeatRequest(heartbeat) => Some(heartbeat.recovery_time_stamp.0),
+            Message::HeartbeatResponse(heartbeat) => Some(heartbeat.recovery_time_stamp.0),
+            Message::AssociationSetupResponse(answer) if answer.cause.is_accepted() => {
+                Some(answer.recovery_time_stamp.0)
+            }
+            _ => None,
+        }
+    }
+
+    fn probe(&self, sequence: u32) -> Vec<u8> {
+        let heartbeat = HeartbeatRequest { recovery_time_stamp: NtpSeconds(self.started) };
+        let mut octets = Vec::new();
+        // It fits.
+        let _ = Message::from(heartbeat).encode(0, sequence, &mut octets);
+        octets
+    }
+
+    fn greeting(&self, sequence: u32) -> Option<Vec<u8>> {
+        Some(self.association(sequence))
+    }
+
+    fn is_greeted(&self, octets: &[u8]) -> Option<bool> {
+        N4::is_associated(octets)
     }
 
     fn node(&self, head: Head, _: &[u8]) -> Option<Vec<u8>> {

@@ -7,6 +7,7 @@
 pub mod clone;
 pub mod track;
 pub mod tree;
+pub mod usage;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -13,58 +13,21 @@ use pfcp::{ApplyAction, FTeid, UeIpAddress, ie};
 use super::{spots, tree};
 use crate::record::{Bearer, prefix};
 use crate::session::Session;
-use crate::table::Table;
 use crate::template::Misfit;
-use crate::track::{Datagram, Effect, INCOMPLETE, Peers, Pending, REPEATED, UNKNOWN, UNMATCHED, UNREADABLE};
+use crate::track::{
+    self, Datagram, Effect, INCOMPLETE, Key, Knowledge, REPEATED, UNKNOWN, UNMATCHED, UNREADABLE, is_ours,
+};
+
+/// What is known beyond sessions and transactions: nothing.
+#[derive(Debug, Default)]
+pub struct N4;
+
+impl Knowledge for N4 {}
 
 /// The sessions of one UPF.
-#[derive(Debug)]
-pub struct Tracker {
-    anchor: IpAddr,
-    table: Table,
-    peers: Peers,
-    pending: Pending,
-    /// Most sessions.
-    most: usize,
-}
+pub type Tracker = track::Tracker<N4>;
 
 impl Tracker {
-    /// No sessions yet, and never more than `most`.
-    pub fn new(anchor: IpAddr, most: usize) -> Tracker {
-        Tracker {
-            anchor,
-            table: Table::default(),
-            peers: Peers::default(),
-            pending: Pending::default(),
-            most,
-        }
-    }
-
-    /// With what was kept.
-    pub fn restored(anchor: IpAddr, most: usize, table: Table, peers: Peers) -> Tracker {
-        Tracker { table, peers, ..Tracker::new(anchor, most) }
-    }
-
-    /// The records.
-    pub fn table(&self) -> &Table {
-        &self.table
-    }
-
-    /// The records, to take changes from.
-    pub fn table_mut(&mut self) -> &mut Table {
-        &mut self.table
-    }
-
-    /// The SMFs.
-    pub fn peers(&self) -> &Peers {
-        &self.peers
-    }
-
-    /// The session of a record.
-    pub fn session(&self, number: u32) -> Option<Session> {
-        Session::load(&self.table, number)
-    }
-
     /// Takes a captured datagram.
     pub fn observe(&mut self, now: Instant, datagram: Datagram, effects: &mut Vec<Effect>) {
         let mut rest = datagram.octets;
@@ -90,9 +53,16 @@ impl Tracker {
         effects: &mut Vec<Effect>,
     ) -> Result<(), Misfit> {
         let Datagram { control, by_control, .. } = datagram;
+        while let Some((key, answer)) = self.pending.lost(now) {
+            self.lost_request(key, &answer, effects);
+        }
         if header.message_type.is_request() {
-            self.pending.note(now, (control, by_control, header.sequence), octets);
-            return Ok(());
+            let key = (control, by_control, header.sequence);
+            self.pending.note(now, key, octets);
+            let Some(answer) = self.pending.take_early(key) else { return Ok(()) };
+            let Ok((header, ..)) = Header::decode(&answer) else { return Ok(()) };
+            let datagram = Datagram { control, by_control: !by_control, octets: &answer };
+            return self.message(now, datagram, header, &answer, effects);
         }
         let key = (control, !by_control, header.sequence);
         let fits = |request: &[u8]| request.get(1).is_some_and(|code| code + 1 == header.message_type as u8);
@@ -101,9 +71,10 @@ impl Tracker {
                 REPEATED.inc();
                 return Ok(());
             }
-            UNMATCHED.inc();
-            if by_control {
+            if by_control && is_ours(header.sequence) {
                 effects.push(Effect::Answer { control, sequence: header.sequence, octets: octets.to_vec() });
+            } else {
+                self.pending.keep_early(now, key, octets);
             }
             return Ok(());
         }
@@ -143,8 +114,7 @@ impl Tracker {
             Ok(Message::SessionDeletionResponse(answer)) if answer.cause.is_accepted() => {
                 let seid = Header::decode(&asked).ok().and_then(|(header, ..)| header.seid);
                 if let Some(number) = seid.and_then(|seid| self.table.by_anchor(seid)) {
-                    self.table.remove(number);
-                    effects.push(Effect::Ended(number));
+                    self.ended(number, effects);
                 }
                 Ok(())
             }
@@ -173,8 +143,7 @@ impl Tracker {
         let before = named.or(holder);
         // Whoever had this SEID before has ended, though nobody has heard of it.
         if let Some(other) = holder.filter(|other| Some(*other) != before) {
-            self.table.remove(other);
-            effects.push(Effect::Ended(other));
+            self.ended(other, effects);
         }
         if before.is_none() && self.table.len() >= self.most {
             return Err(Misfit);
@@ -217,6 +186,7 @@ impl Tracker {
         }
         let says = tree::updates(&request);
         if says.as_ref().is_some_and(|says| says.is_empty()) {
+            effects.push(Effect::Queried { number, request });
             return Ok(());
         }
         if let Some(new) = &says {
@@ -228,26 +198,34 @@ impl Tracker {
         }
         session.requests.push(request.clone());
         settle(&mut session);
-        if let Err(misfit) = session.save(&mut self.table, Some(number), spots) {
-            if let Some(before) = self.session(number) {
-                Session { incomplete: true, ..before }.save(&mut self.table, Some(number), spots)?;
-            }
-            return Err(misfit);
-        }
-        effects.push(Effect::Changed { number, request, is_asked: true });
+        self.save(number, &session, spots)?;
+        effects.push(Effect::Changed { number, request });
         Ok(())
     }
 
-    /// An end has restarted: its sessions are gone (TS 23.527 §4). Of one SMF, or of the UPF, which has all.
-    fn lost(&mut self, control: Option<IpAddr>, effects: &mut Vec<Effect>) {
-        let peer = control.map(|control| self.peers.find(control));
-        let is_of = |number: &u32| {
-            peer.is_none_or(|peer| self.table.view(*number).and_then(|view| view.peer()) == peer)
+    /// A request was not captured that was accepted by this answer: what it has changed is not known.
+    fn lost_request(&mut self, key: Key, answer: &[u8], effects: &mut Vec<Effect>) {
+        UNMATCHED.inc();
+        let (control, by_control, _) = key;
+        let Ok((header, message)) = Message::decode(answer) else { return };
+        let cause = match message {
+            Message::SessionEstablishmentResponse(answer) => answer.cause,
+            Message::SessionModificationResponse(answer) => answer.cause,
+            Message::SessionDeletionResponse(answer) => answer.cause,
+            _ => return,
         };
-        let numbers: Vec<u32> = self.table.numbers().filter(is_of).collect();
-        for number in numbers {
-            self.table.remove(number);
-            effects.push(Effect::Ended(number));
+        let of_control =
+            |seid: u64| self.peers.find(control).and_then(|peer| self.table.by_control(peer, seid));
+        let number = header.seid.and_then(of_control).filter(|_| by_control && cause.is_accepted());
+        match number {
+            Some(number) if header.message_type == MessageType::SessionDeletionResponse => {
+                self.ended(number, effects);
+            }
+            Some(number) => {
+                INCOMPLETE.inc();
+                self.mark_incomplete(number, spots);
+            }
+            None => {}
         }
     }
 }

@@ -1,13 +1,17 @@
 //! The MME's side of S11 towards a clone.
 //!
+//! Where the P-GW is apart, the clone is told to whom a UE moves only when its packets go there ([`relocation`]).
+//!
 //! A dedicated bearer is made by the anchor itself. It asks for it as the first anchor did, and gets the answer that the MME gave then.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use gtpv2c::ie;
 use gtpv2c::message::*;
-use gtpv2c::{Cause, CauseValue, Ebi, Recovery};
+use gtpv2c::{BearerResultWithOptions, Cause, CauseValue, Ebi, Recovery};
 
+use super::relocation;
 use super::{enter_created, read};
 use crate::clone::{Answered, Head, Kind, Prepared, Side, User};
 use crate::record::Bearer;
@@ -48,9 +52,29 @@ impl S11 {
 /// Octets of a header with TEID (§5.1).
 const HEADER: usize = 12;
 
-/// Bearers that the anchor is to ask for, with the MME's answers.
+/// Most requests that wait until the user's packets go to the clone: later ones say what earlier ones said.
+const MAX_WITHHELD: usize = 16;
+
+/// What is known of a user beyond its requests.
 #[derive(Debug, Default)]
-pub struct Expected(Vec<(CreateBearerRequest, CreateBearerResponse)>);
+pub struct Expected {
+    /// Bearers that the anchor is to ask for, with the MME's answers.
+    bearers: Vec<(CreateBearerRequest, CreateBearerResponse)>,
+    /// One whose answer follows.
+    unanswered: Option<CreateBearerRequest>,
+    /// Bearers that the anchor is to ask to delete.
+    deleted: Vec<u8>,
+    /// Its P-GW is apart.
+    relocation: Option<Relocation>,
+}
+
+/// A user whose P-GW hears of the clone when its packets go there.
+#[derive(Debug, Default)]
+struct Relocation {
+    serves: bool,
+    /// Requests that would tell the P-GW.
+    withheld: VecDeque<Vec<u8>>,
+}
 
 impl Side for S11 {
     type State = Expected;
@@ -93,7 +117,44 @@ impl Side for S11 {
                 Prepared::Send(octets)
             }
             Message::CreateSessionRequest(_) => {
+                if relocation::gateway_of(&octets, self.original).is_some() {
+                    user.state.relocation.get_or_insert_default();
+                }
                 self.name_gateway(&mut octets);
+                Prepared::Send(octets)
+            }
+            // It is the P-GW's matter, and said in the first anchor's name.
+            Message::ModifyBearerRequest(_) if relocation::is_way_back(&octets) => Prepared::Noted,
+            Message::ModifyBearerRequest(_) | Message::ReleaseAccessBearersRequest(_) => {
+                match user.state.relocation.as_mut().filter(|relocation| !relocation.serves) {
+                    Some(Relocation { withheld, .. }) => {
+                        withheld.push_back(octets);
+                        if withheld.len() > MAX_WITHHELD {
+                            withheld.pop_front();
+                        }
+                        Prepared::Noted
+                    }
+                    None => Prepared::Send(octets),
+                }
+            }
+            Message::CreateBearerResponse(answer) => {
+                if let Some(request) = user.state.unanswered.take() {
+                    user.state.bearers.push((request, answer));
+                }
+                Prepared::Noted
+            }
+            Message::DeleteBearerCommand(command) => {
+                let ids: Vec<u8> = command.bearers.iter().map(|bearer| bearer.ebi.0).collect();
+                // Those that the anchor has not asked for yet it is to refuse.
+                user.state
+                    .bearers
+                    .retain(|(_, answer)| answer.bearers.iter().any(|created| !ids.contains(&created.ebi.0)));
+                let there = user.bearers.iter().filter(|bearer| ids.contains(&bearer.id));
+                let there: Vec<u8> = there.map(|bearer| bearer.id).collect();
+                if there.is_empty() {
+                    return Prepared::Noted;
+                }
+                user.state.deleted.extend(there);
                 Prepared::Send(octets)
             }
             // An answer of the MME alone is about what the anchor has asked for itself.
@@ -113,7 +174,11 @@ impl Side for S11 {
                     if let Some(end) = answer.sender_f_teid {
                         user.anchor = end.teid.into();
                     }
-                    enter_created(answer, &mut user.bearers);
+                    let known = match read(request) {
+                        Some((_, Message::CreateSessionRequest(request))) => request.paa,
+                        _ => None,
+                    };
+                    enter_created(answer, known, &mut user.bearers);
                 }
                 answer.cause
             }
@@ -133,16 +198,26 @@ impl Side for S11 {
             }
             Message::BearerResourceFailureIndication(answer) => answer.cause,
             Message::ModifyBearerFailureIndication(answer) => answer.cause,
-            Message::DeleteBearerFailureIndication(answer) => answer.cause,
+            // It has no such bearer, or keeps it: its session goes on.
+            Message::DeleteBearerFailureIndication(_) => return Answered::Accepted,
             _ => return Answered::Accepted,
         };
         if cause.is_accepted() { Answered::Accepted } else { Answered::Refused(cause.value.0) }
     }
 
+    fn usage(&self, _: &[u8], _: &[u8]) -> Option<Vec<u8>> {
+        // It is charged by the P-GW, which tells nobody here.
+        None
+    }
+
     fn asked(&self, user: &mut User<Expected>, request: &[u8]) -> Option<Vec<u8>> {
-        let Some((_, Message::CreateBearerRequest(request))) = read(request) else { return None };
-        let at = user.state.0.iter().position(|(expected, _)| is_same(expected, &request))?;
-        let (_, mut answer) = user.state.0.remove(at);
+        let request = match read(request)?.1 {
+            Message::CreateBearerRequest(request) => request,
+            Message::DeleteBearerRequest(request) => return deleted(user, &request),
+            _ => return None,
+        };
+        let at = user.state.bearers.iter().position(|(expected, _)| is_same(expected, &request))?;
+        let (_, mut answer) = user.state.bearers.remove(at);
         for (asked, created) in request.bearers.iter().zip(&mut answer.bearers) {
             created.s1u_sgw_f_teid = asked.s1u_sgw_f_teid;
             created.s5s8u_pgw_f_teid = asked.s5s8u_pgw_f_teid;
@@ -160,10 +235,22 @@ impl Side for S11 {
     }
 
     fn is_complete(user: &User<Expected>) -> bool {
-        user.state.0.is_empty()
+        user.state.bearers.is_empty()
+    }
+
+    fn serve(&self, user: &mut User<Expected>, serves: bool) {
+        let relocation = user.state.relocation.get_or_insert_default();
+        relocation.serves = serves;
+        if serves {
+            user.script.extend(relocation.withheld.drain(..));
+        }
     }
 
     fn end(&self, user: &User<Expected>) -> Vec<u8> {
+        if user.state.relocation.is_some() {
+            let indication = Some(relocation::AT_SGW_ONLY);
+            return encoded(DeleteSessionRequest { indication, ..Default::default() });
+        }
         // A UE's last PDN connection goes with its contexts.
         let mut defaults =
             user.bearers.iter().filter(|bearer| bearer.ipv4.is_some() || bearer.ipv6.is_some());
@@ -173,6 +260,33 @@ impl Side for S11 {
 
     fn is_end(code: u8) -> bool {
         code == MessageType::DeleteSessionRequest as u8
+    }
+
+    fn start(&self, octets: &[u8]) -> Option<u32> {
+        let is_echo = [MessageType::EchoRequest as u8, MessageType::EchoResponse as u8]
+            .iter()
+            .any(|code| octets.get(1) == Some(code));
+        match read(octets).filter(|_| is_echo)?.1 {
+            Message::EchoRequest(echo) => Some(echo.recovery.0.into()),
+            Message::EchoResponse(echo) => Some(echo.recovery.0.into()),
+            _ => None,
+        }
+    }
+
+    fn probe(&self, sequence: u32) -> Vec<u8> {
+        let echo = EchoRequest { recovery: Recovery(self.restart_counter), ..Default::default() };
+        let mut octets = Vec::new();
+        // It fits.
+        let _ = Message::from(echo).encode(0, sequence, &mut octets);
+        octets
+    }
+
+    fn greeting(&self, _: u32) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn is_greeted(&self, _: &[u8]) -> Option<bool> {
+        None
     }
 
     fn node(&self, head: Head, _: &[u8]) -> Option<Vec<u8>> {
@@ -193,12 +307,28 @@ impl Side for S11 {
     }
 }
 
+/// The MME's answer to a request to delete bearers, if they are to be deleted.
+fn deleted(user: &mut User<Expected>, request: &DeleteBearerRequest) -> Option<Vec<u8>> {
+    let ids: Vec<u8> = request.ebis.iter().map(|ebi| ebi.0).collect();
+    if ids.is_empty() || !ids.iter().all(|id| user.state.deleted.contains(id)) {
+        return None;
+    }
+    user.state.deleted.retain(|id| !ids.contains(id));
+    user.bearers.retain(|bearer| !ids.contains(&bearer.id));
+    let cause = Cause::from(CauseValue::ACCEPTED);
+    let bearers =
+        ids.iter().map(|id| BearerResultWithOptions { ebi: Ebi(*id), cause, ..Default::default() }).collect();
+    Some(encoded(DeleteBearerResponse { cause, bearers, ..Default::default() }))
+}
+
 /// Takes the MME's answer from the script: it is that to a request that the anchor is to send.
 fn expect(user: &mut User<Expected>, request: CreateBearerRequest) {
     let answer = user.script.front().and_then(|next| read(next)).map(|(_, message)| message);
     if let Some(Message::CreateBearerResponse(answer)) = answer {
         user.script.pop_front();
-        user.state.0.push((request, answer));
+        user.state.bearers.push((request, answer));
+    } else {
+        user.state.unanswered = Some(request);
     }
 }
 

@@ -3,6 +3,7 @@
 //! [`track`] follows captured messages, [`clone`](mod@clone) makes sessions at another anchor, [`spots`] says where users' messages differ.
 
 pub mod clone;
+pub mod relocation;
 pub mod spots;
 pub mod track;
 
@@ -43,9 +44,9 @@ fn is_accepted(octets: &[u8]) -> bool {
     cause.is_some_and(|value| gtpv2c::Cause::decode(value).is_ok_and(|cause| cause.is_accepted()))
 }
 
-/// Enters the bearers of a new PDN connection, the first one with the UE's addresses.
-fn enter_created(answer: &CreateSessionResponse, bearers: &mut Vec<Bearer>) {
-    let mut paa = answer.paa;
+/// Enters the bearers of a new PDN connection, the first one with the UE's addresses; `known`: those that it has already, if its S-GW changes.
+fn enter_created(answer: &CreateSessionResponse, known: Option<Paa>, bearers: &mut Vec<Bearer>) {
+    let mut paa = answer.paa.or(known);
     for created in &answer.bearers_created {
         let (id, uplink) = (created.ebi.0, created.s1u_sgw_f_teid.map_or(0, |end| end.teid));
         let (ipv4, ipv6) = match paa.take() {

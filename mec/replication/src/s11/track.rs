@@ -3,71 +3,55 @@
 //! Only what the other end has accepted counts (CAP-8). A later Modify Bearer Request takes the place of an earlier one for the same
 //! bearers if it says all that the earlier one said; a Release Access Bearers Request lasts until the next Modify Bearer Request;
 //! dedicated bearers are kept as the anchor's request and the MME's answer. What a restart of either end takes away, goes (STO-3).
+//!
+//! An anchor that is an S-GW alone also talks to P-GWs. What it tells them is kept as the way back to it ([`relocation`]).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Instant;
 
-use gtpv2c::FTeid;
 use gtpv2c::codec::Ies;
 use gtpv2c::message::*;
+use gtpv2c::{BearerInDeleteCommand, CauseValue, Ebi, FTeid, Indication};
 
+use super::relocation::{self, WaysBack};
 use super::{enter_created, is_accepted, read, spots, subject};
-use crate::record::Bearer;
+use crate::record::{Bearer, addresses_of};
 use crate::session::Session;
-use crate::table::Table;
 use crate::template::Misfit;
-use crate::track::{Datagram, Effect, INCOMPLETE, Peers, Pending, REPEATED, UNKNOWN, UNMATCHED, UNREADABLE};
+use crate::track::{
+    self, Datagram, Effect, INCOMPLETE, Key, Knowledge, REPEATED, UNKNOWN, UNMATCHED, UNREADABLE, is_ours,
+};
 
 /// The top bit of sequence numbers of commands, and of what they trigger (TS 29.274 §7.6).
 const OF_COMMAND: u32 = 1 << 23;
 
-/// The sessions of one anchor.
-#[derive(Debug)]
-pub struct Tracker {
-    anchor: IpAddr,
-    table: Table,
-    peers: Peers,
-    pending: Pending,
-    /// Most UEs.
-    most: usize,
+/// What is known beyond sessions and transactions.
+#[derive(Debug, Default)]
+pub struct S11 {
+    ways_back: WaysBack,
+    /// Whether there may be a session whose P-GW is apart.
+    may_be_apart: bool,
 }
 
+impl Knowledge for S11 {
+    fn restored() -> S11 {
+        S11 { may_be_apart: true, ..S11::default() }
+    }
+}
+
+/// The sessions of one anchor.
+pub type Tracker = track::Tracker<S11>;
+
 impl Tracker {
-    /// No sessions yet, and never more than `most`.
-    pub fn new(anchor: IpAddr, most: usize) -> Tracker {
-        Tracker {
-            anchor,
-            table: Table::default(),
-            peers: Peers::default(),
-            pending: Pending::default(),
-            most,
-        }
+    /// Of a session whose P-GW is apart: how that one learns again of its first S-GW, if that is known.
+    pub fn ways_back(&self, session: &Session) -> Option<Option<relocation::Told>> {
+        relocation::is_apart(session, self.anchor).then(|| relocation::ways_back(session, self.anchor))
     }
 
-    /// With what was kept.
-    pub fn restored(anchor: IpAddr, most: usize, table: Table, peers: Peers) -> Tracker {
-        Tracker { table, peers, ..Tracker::new(anchor, most) }
-    }
-
-    /// The records.
-    pub fn table(&self) -> &Table {
-        &self.table
-    }
-
-    /// The records, to take changes from.
-    pub fn table_mut(&mut self) -> &mut Table {
-        &mut self.table
-    }
-
-    /// The MMEs.
-    pub fn peers(&self) -> &Peers {
-        &self.peers
-    }
-
-    /// The session of a record.
-    pub fn session(&self, number: u32) -> Option<Session> {
-        Session::load(&self.table, number)
+    /// Whether there may be a session whose P-GW is apart.
+    pub fn may_be_apart(&self) -> bool {
+        self.own.may_be_apart
     }
 
     /// Takes a captured datagram.
@@ -97,9 +81,19 @@ impl Tracker {
         effects: &mut Vec<Effect>,
     ) {
         let Datagram { control, by_control, .. } = datagram;
+        while let Some((key, answer)) = self.pending.lost(now) {
+            self.lost_request(key, &answer, effects);
+        }
         match header.message_type.kind() {
             Kind::Request | Kind::Command => {
-                self.pending.note(now, (control, by_control, header.sequence), octets);
+                let key = (control, by_control, header.sequence);
+                self.pending.note(now, key, octets);
+                if let Some(answer) = self.pending.take_early(key)
+                    && let Ok((header, ..)) = Header::decode(&answer)
+                {
+                    let datagram = Datagram { control, by_control: !by_control, octets: &answer };
+                    self.message(now, datagram, header, &answer, effects);
+                }
             }
             Kind::Response => {
                 let key = (control, !by_control, header.sequence);
@@ -112,16 +106,19 @@ impl Tracker {
                         REPEATED.inc();
                         return;
                     }
-                    UNMATCHED.inc();
-                    if by_control {
+                    if by_control && is_ours(header.sequence) {
                         let (sequence, octets) = (header.sequence, octets.to_vec());
                         effects.push(Effect::Answer { control, sequence, octets });
+                    } else {
+                        self.pending.keep_early(now, key, octets);
                     }
                     return;
                 };
                 let Some(asked) = self.pending.answered(key) else { return };
                 let is_echo = header.message_type == MessageType::EchoResponse;
-                if !is_echo && !is_accepted(octets) {
+                let is_end = header.message_type == MessageType::DeleteSessionResponse;
+                let has_ended = is_end && is_of_pgw(octets);
+                if !(is_echo || has_ended || is_accepted(octets)) {
                     return;
                 }
                 let Some((_, answer)) = read(octets) else {
@@ -147,7 +144,18 @@ impl Tracker {
     }
 
     fn done(&mut self, done: Done, request: Message, effects: &mut Vec<Effect>) -> Result<(), Misfit> {
+        // A P-GW has answered, where the anchor is an S-GW alone.
+        let is_of_pgw = done.by_control && !matches!(done.answer, Message::EchoResponse(_));
         match (request, &done.answer) {
+            (
+                request @ (Message::CreateSessionRequest(_)
+                | Message::ModifyBearerRequest(_)
+                | Message::DeleteSessionRequest(_)),
+                answer,
+            ) if is_of_pgw => {
+                self.own.ways_back.note(done.control, done.asked, &request, answer);
+                Ok(())
+            }
             (Message::EchoRequest(_), Message::EchoResponse(answer)) => {
                 // Who answered; whoever only claims to be it cannot answer the other end's question.
                 let end = if done.by_control { done.control } else { self.anchor };
@@ -160,7 +168,14 @@ impl Tracker {
                 self.created(&done, &request, answer, effects)
             }
             (Message::ModifyBearerRequest(request), Message::ModifyBearerResponse(answer)) => {
-                self.change(&done, done.asked, effects, |session| modified(session, &done, &request, answer))
+                let anchor = self.anchor;
+                let mut ways_back = std::mem::take(&mut self.own.ways_back);
+                let changed = self.change(&done, done.asked, effects, |session| {
+                    modified(session, &done, &request, answer);
+                    ways_back.enter(session, anchor);
+                });
+                self.own.ways_back = ways_back;
+                changed
             }
             (Message::ReleaseAccessBearersRequest(_), _) => {
                 self.change(&done, done.asked, effects, |session| {
@@ -177,21 +192,7 @@ impl Tracker {
             }
             // Requests of the anchor have the MME's TEID.
             (Message::CreateBearerRequest(request), Message::CreateBearerResponse(answer)) => {
-                let Some(number) = self.by_control(&done) else { return Ok(()) };
-                let command = self.command_of(&done);
-                let Some(mut session) = self.session(number) else { return Ok(()) };
-                for (asked, created) in request.bearers.iter().zip(&answer.bearers) {
-                    let uplink = created.s1u_sgw_f_teid.or(asked.s1u_sgw_f_teid).map_or(0, |end| end.teid);
-                    if created.cause.is_accepted() {
-                        session.bearers.retain(|bearer| bearer.id != created.ebi.0);
-                        session.bearers.push(Bearer { id: created.ebi.0, uplink, ipv4: None, ipv6: None });
-                    }
-                }
-                session.requests.extend(command);
-                session.requests.extend([done.asked.to_vec(), done.octets.to_vec()]);
-                self.save(number, &session)?;
-                effects.push(Effect::Changed { number, request: done.octets.to_vec(), is_asked: false });
-                Ok(())
+                self.bearers_created(&done, &request, answer, effects)
             }
             (Message::UpdateBearerRequest(_), Message::UpdateBearerResponse(_)) => {
                 let (Some(number), Some(command)) = (self.by_control(&done), self.command_of(&done)) else {
@@ -203,24 +204,67 @@ impl Tracker {
                     .requests
                     .retain(|request| kind(request) != of || of == Some(MessageType::BearerResourceCommand));
                 session.requests.push(command.clone());
-                self.save(number, &session)?;
-                effects.push(Effect::Changed { number, request: command, is_asked: true });
+                self.save(number, &session, spots::find)?;
+                effects.push(Effect::Changed { number, request: command });
                 Ok(())
             }
             (Message::DeleteBearerRequest(request), Message::DeleteBearerResponse(_)) => {
-                let Some(number) = self.by_control(&done) else { return Ok(()) };
-                if let Some(default) = request.linked_ebi {
-                    return self.end(number, Some(default.0), done.octets, effects);
-                }
-                let Some(mut session) = self.session(number) else { return Ok(()) };
-                let gone: BTreeSet<u8> = request.ebis.iter().map(|ebi| ebi.0).collect();
-                without(&mut session, &gone);
-                self.save(number, &session)?;
-                effects.push(Effect::Changed { number, request: done.octets.to_vec(), is_asked: false });
-                Ok(())
+                self.bearers_deleted(&done, &request, effects)
             }
             _ => Ok(()),
         }
+    }
+
+    fn bearers_created(
+        &mut self,
+        done: &Done,
+        request: &CreateBearerRequest,
+        answer: &CreateBearerResponse,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Misfit> {
+        let Some(number) = self.by_control(done) else { return Ok(()) };
+        let command = self.command_of(done);
+        let Some(mut session) = self.session(number) else { return Ok(()) };
+        for (asked, created) in request.bearers.iter().zip(&answer.bearers) {
+            let uplink = created.s1u_sgw_f_teid.or(asked.s1u_sgw_f_teid).map_or(0, |end| end.teid);
+            if created.cause.is_accepted() {
+                session.bearers.retain(|bearer| bearer.id != created.ebi.0);
+                session.bearers.push(Bearer { id: created.ebi.0, uplink, ipv4: None, ipv6: None });
+            }
+        }
+        session.requests.extend(command.clone());
+        session.requests.extend([done.asked.to_vec(), done.octets.to_vec()]);
+        self.save(number, &session, spots::find)?;
+        // A clone that has got the command asks at once: then it is known what to answer.
+        let created = [done.asked.to_vec(), done.octets.to_vec()].into_iter().chain(command);
+        let is_any = answer.bearers.iter().any(|created| created.cause.is_accepted());
+        let messages = created.filter(|_| is_any).collect();
+        effects.push(Effect::ByAnchor { number, messages });
+        Ok(())
+    }
+
+    fn bearers_deleted(
+        &mut self,
+        done: &Done,
+        request: &DeleteBearerRequest,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Misfit> {
+        let Some(number) = self.by_control(done) else { return Ok(()) };
+        if let Some(default) = request.linked_ebi {
+            return self.end(number, Some(default.0), done.octets, effects);
+        }
+        let Some(mut session) = self.session(number) else { return Ok(()) };
+        let gone: BTreeSet<u8> = request.ebis.iter().map(|ebi| ebi.0).collect();
+        without(&mut session, &gone);
+        self.save(number, &session, spots::find)?;
+        let bearers =
+            gone.iter().map(|id| BearerInDeleteCommand { ebi: Ebi(*id), ..Default::default() }).collect();
+        let mut command = Vec::new();
+        // It fits.
+        let _ =
+            Message::from(DeleteBearerCommand { bearers, ..Default::default() }).encode(0, 0, &mut command);
+        effects.push(Effect::ByAnchor { number, messages: vec![command] });
+        Ok(())
     }
 
     fn by_control(&self, done: &Done) -> Option<u32> {
@@ -235,17 +279,6 @@ impl Tracker {
         if sequence & OF_COMMAND == 0 { None } else { self.pending.answered(key) }
     }
 
-    fn save(&mut self, number: u32, session: &Session) -> Result<(), Misfit> {
-        let saved = session.save(&mut self.table, Some(number), spots::find);
-        if saved.is_err()
-            && let Some(mut before) = self.session(number)
-        {
-            before.incomplete = true;
-            before.save(&mut self.table, Some(number), spots::find)?;
-        }
-        saved.map(|_| ())
-    }
-
     fn change(
         &mut self,
         done: &Done,
@@ -257,8 +290,8 @@ impl Tracker {
         let Some(mut session) = self.session(number) else { return Ok(()) };
         session.peer = self.peers.number(done.control)?;
         change(&mut session);
-        self.save(number, &session)?;
-        effects.push(Effect::Changed { number, request: request.to_vec(), is_asked: true });
+        self.save(number, &session, spots::find)?;
+        effects.push(Effect::Changed { number, request: request.to_vec() });
         Ok(())
     }
 
@@ -289,23 +322,58 @@ impl Tracker {
         if let Some(end) = answer.sender_f_teid {
             session.anchor = end.teid.into();
         }
-        enter_created(answer, &mut session.bearers);
+        enter_created(answer, request.paa, &mut session.bearers);
         let has_station = request.bearers_to_be_created.iter().any(|bearer| bearer.s1u_enb_f_teid.is_some());
         session.idle = !has_station && (known.is_none() || session.idle);
-        session.requests.push(done.asked.to_vec());
+        session.requests.push(match relocation::gateway(self.anchor, answer) {
+            // One that cannot be kept makes no session, so that nobody makes it by an attach.
+            Some(_) => {
+                self.own.may_be_apart = true;
+                relocation::request(done.asked, answer)?
+            }
+            None => done.asked.to_vec(),
+        });
+        self.own.ways_back.enter(&mut session, self.anchor);
         // Whoever had this TEID before has left, though nobody has heard of it.
         if let Some(other) = self.table.by_anchor(session.anchor)
             && Some(other) != before
         {
-            self.table.remove(other);
-            effects.push(Effect::Ended(other));
+            self.ended(other, effects);
         }
         let number = session.save(&mut self.table, before, spots::find)?;
         effects.push(match known {
-            Some(_) => Effect::Changed { number, request: done.asked.to_vec(), is_asked: true },
+            Some(_) => Effect::Changed { number, request: done.asked.to_vec() },
             None => Effect::Began { number, request: done.asked.to_vec() },
         });
         Ok(())
+    }
+
+    /// A request was not captured that was accepted by this answer: what it has changed is not known.
+    fn lost_request(&mut self, key: Key, answer: &[u8], effects: &mut Vec<Effect>) {
+        UNMATCHED.inc();
+        let (control, by_control, _) = key;
+        let Some(teid) = Header::decode(answer).ok().and_then(|(header, ..)| header.teid) else { return };
+        let of_control = || self.table.by_control(self.peers.find(control)?, teid.into());
+        let number = match kind(answer) {
+            Some(
+                MessageType::CreateSessionResponse
+                | MessageType::ModifyBearerResponse
+                | MessageType::ReleaseAccessBearersResponse
+                | MessageType::DeleteSessionResponse,
+            ) if by_control => of_control(),
+            Some(MessageType::CreateBearerResponse | MessageType::DeleteBearerResponse) if !by_control => {
+                self.table.by_anchor(teid.into())
+            }
+            _ => None,
+        };
+        let Some(number) = number.filter(|_| is_accepted(answer)) else { return };
+        let Some(session) = self.session(number) else { return };
+        let defaults = session.bearers.iter().filter(|bearer| addresses_of(bearer).next().is_some()).count();
+        if kind(answer) == Some(MessageType::DeleteSessionResponse) && defaults <= 1 {
+            return self.ended(number, effects);
+        }
+        INCOMPLETE.inc();
+        self.mark_incomplete(number, spots::find);
     }
 
     /// A PDN connection ends, or all of a UE.
@@ -317,6 +385,8 @@ impl Tracker {
         effects: &mut Vec<Effect>,
     ) -> Result<(), Misfit> {
         let Some(mut session) = self.session(number) else { return Ok(()) };
+        let was_apart = relocation::is_apart(&session, self.anchor);
+        let addresses = session.bearers.iter().flat_map(addresses_of).collect();
         let mut gone = BTreeSet::from_iter(default);
         for request in &session.requests {
             match read(request).map(|(_, message)| message) {
@@ -337,26 +407,26 @@ impl Tracker {
         }
         without(&mut session, &gone);
         if default.is_none() || session.bearers.is_empty() {
-            self.table.remove(number);
-            effects.push(Effect::Ended(number));
+            if was_apart {
+                effects.push(Effect::Deleted { number, request: request.to_vec(), addresses });
+            }
+            self.ended(number, effects);
             return Ok(());
         }
-        self.save(number, &session)?;
-        effects.push(Effect::Changed { number, request: request.to_vec(), is_asked: true });
-        Ok(())
-    }
-
-    /// An end has restarted: its sessions are gone (TS 23.007 §14). Of one MME, or of the anchor, which has all.
-    fn lost(&mut self, control: Option<IpAddr>, effects: &mut Vec<Effect>) {
-        let peer = control.map(|control| self.peers.find(control));
-        let is_of = |number: &u32| {
-            peer.is_none_or(|peer| self.table.view(*number).and_then(|view| view.peer()) == peer)
+        self.save(number, &session, spots::find)?;
+        let request = match kind(request) {
+            Some(MessageType::DeleteSessionRequest) => request.to_vec(),
+            // The anchor has ended it; a clone is told by the control plane.
+            _ => {
+                let (linked_ebi, indication) = (default.map(Ebi), Some(Indication::OI));
+                let delete = DeleteSessionRequest { linked_ebi, indication, ..Default::default() };
+                let mut octets = Vec::new();
+                Message::from(delete).encode(0, 0, &mut octets).map_err(|_| Misfit)?;
+                octets
+            }
         };
-        let numbers: Vec<u32> = self.table.numbers().filter(is_of).collect();
-        for number in numbers {
-            self.table.remove(number);
-            effects.push(Effect::Ended(number));
-        }
+        effects.push(Effect::Changed { number, request });
+        Ok(())
     }
 }
 
@@ -371,6 +441,12 @@ struct Done<'a> {
     octets: &'a [u8],
     /// The same, decoded.
     answer: Message,
+}
+
+/// Whether a refusal comes from the P-GW, or says that there is nothing: the S-GW's part has ended all the same.
+fn is_of_pgw(octets: &[u8]) -> bool {
+    let Some((_, Message::DeleteSessionResponse(answer))) = read(octets) else { return false };
+    answer.cause.from_remote || answer.cause.value == CauseValue::CONTEXT_NOT_FOUND
 }
 
 /// The type of a message.
@@ -404,6 +480,7 @@ fn modified(
     }
     let (new_ids, new_says) = (ids(request), says(done.asked));
     session.requests.retain(|before| match read(before) {
+        Some((_, Message::ModifyBearerRequest(_))) if relocation::is_way_back(before) => true,
         Some((_, Message::ModifyBearerRequest(of))) => {
             !(ids(&of).is_subset(&new_ids) && says(before).is_subset(&new_says))
         }
