@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use crate::flow::{Flow, Found, bind, until};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const UE_PORT: u16 = 5000;
-const DN_PORT: u16 = 6000;
+pub(crate) const UE_PORT: u16 = 5000;
+pub(crate) const DN_PORT: u16 = 6000;
 
 /// A network with an edge, and UEs that are attached.
 struct Edge {

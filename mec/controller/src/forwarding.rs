@@ -30,6 +30,7 @@ use crate::switch::{CommitError, Event, Handle, Step, SwitchError, SwitchView};
 static LEARNED: Counter = Counter::new("controller_forwarding_learned");
 static MOVED: Counter = Counter::new("controller_forwarding_moved");
 static FLOODED: Counter = Counter::new("controller_forwarding_flooded");
+static UNCOVERED: Counter = Counter::new("controller_forwarding_uncovered");
 static FULL: Counter = Counter::new("controller_forwarding_table_full");
 static NO_RULE: Counter = Counter::new("controller_forwarding_without_rule");
 
@@ -254,9 +255,22 @@ impl Forwarding {
             Some(_) => {}
             None => {
                 FLOODED.inc();
+                self.uncover(id, to).await;
+                let Some(switch) = self.switches.get(&id) else { return };
                 let actions = switch.flood(in_port);
                 let _ = self.handle.packet_out(id, in_port, actions, data);
             }
+        }
+    }
+
+    /// Rules for what an unknown station sends would hide it for as long as it sends: an earlier life has made them, or the station has
+    /// another port. Without them its next packet says where it is.
+    async fn uncover(&mut self, id: u64, station: MacAddr) {
+        let Some(switch) = self.switches.get_mut(&id) else { return };
+        if switch.rules.keys().any(|(from, _)| *from == station) {
+            UNCOVERED.inc();
+            switch.known.retain(|_, mac| *mac != station);
+            self.remove(id, |(from, _)| *from == station).await;
         }
     }
 

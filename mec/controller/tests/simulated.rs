@@ -584,6 +584,29 @@ async fn a_restart_keeps_the_return_path() {
     assert_eq!(n6.tables.lock().unwrap().of(App::Diverting, Kind::SgiDown), 0);
 }
 
+/// A switch that is away goes on steering packets: whoever removes state behind it must know.
+#[tokio::test]
+async fn a_switch_that_is_away_is_named_until_it_has_the_rules() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut switch = Switch::new();
+    let controller = Controller::start(config(&folder)).await.unwrap();
+    switch.connect(controller.openflow()).await;
+    alive(&controller).await;
+    assert_eq!(call(&controller, "POST", "/v1/diversions", user(1)).await.0, 200);
+    let steered = |switch: &Switch| switch.tables.lock().unwrap().of(App::Diverting, Kind::T1High);
+    assert_eq!(steered(&switch), 1);
+    drop(controller);
+    let controller = Controller::start(config(&folder)).await.unwrap();
+    let undivert = async || call(&controller, "DELETE", "/v1/diversions/gw1%7E10.45.0.1", Value::Null).await;
+    for _ in 0..2 {
+        let (status, done) = undivert().await;
+        assert_eq!((status, &done["pending"]), (200, &json!(["edge1"])), "{done}");
+    }
+    switch.connect(controller.openflow()).await;
+    until("it has the rules", async || undivert().await.1["pending"] == json!([])).await;
+    assert_eq!(steered(&switch), 0);
+}
+
 /// SEL-4, SEL-5: packets that the anchor sent before its user went elsewhere still get the user's tunnel and address. Their rules go later;
 /// those that bring packets to the anchor go at once. A user who comes back in between keeps them.
 #[tokio::test]
@@ -823,6 +846,35 @@ async fn learned_rules_are_bounded_and_packets_without_one_arrive() {
     until("all sent on", async || switch.tables.lock().unwrap().sent_on == 25).await;
     assert_eq!(learned(&switch), 10);
     assert_eq!(controller.fabric().wanted(1)["forwarding"], 12);
+}
+
+/// A controller that is killed between the rules of the two directions leaves a station that has a rule for all that it sends, so that
+/// the next life never hears of it: packets to it must not be flooded for ever.
+#[tokio::test]
+async fn a_station_that_a_rule_hides_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let (here, there) = (station(1, 1), station(2, 2));
+    let mut switch = Switch::new();
+    let controller = Controller::start(config(&folder)).await.unwrap();
+    switch.connect(controller.openflow()).await;
+    alive(&controller).await;
+    let has = |switch: &Switch, from: MacAddr, to: MacAddr| {
+        let pair = Match::new([Oxm::eth_src(from), Oxm::eth_dst(to)]).unwrap();
+        switch.tables.lock().unwrap().flows.iter().any(|flow| flow.matching == pair)
+    };
+    switch.packet(1, here, there);
+    switch.packet(2, there, here);
+    until("the rule back", async || has(&switch, there, here)).await;
+    drop(controller);
+    let controller = Controller::start(config(&folder)).await.unwrap();
+    switch.connect(controller.openflow()).await;
+    alive(&controller).await;
+    assert!(has(&switch, there, here) && !has(&switch, here, there));
+    switch.packet(1, here, there);
+    until("the station is no longer hidden", async || !has(&switch, there, here)).await;
+    switch.packet(2, there, here);
+    switch.packet(1, here, there);
+    until("both rules", async || has(&switch, there, here) && has(&switch, here, there)).await;
 }
 
 /// A rule that a switch refuses is not wanted, so it does not stand in the way of others. It is tried again.

@@ -303,6 +303,11 @@ impl Controller {
         if order == Order::Keep {
             body["order"] = json!("keep");
         }
-        self.call("POST", "/v1/diversions/remove", Some(&body)).await
+        let answer = self.call("POST", "/v1/diversions/remove", Some(&body)).await?;
+        // They may still steer packets to an anchor whose state is to be removed next.
+        match answer["pending"].as_array().filter(|pending| !pending.is_empty()) {
+            Some(pending) => Err(CallFailed::NotNow(format!("not connected: {}", json!(pending)))),
+            None => Ok(answer),
+        }
     }
 }

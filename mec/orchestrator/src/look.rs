@@ -5,9 +5,10 @@
 //! | a user is no longer diverted (the controller gave it back, or an operator did) | it is on its original anchor; its state at the host is removed |
 //! | a user is diverted to a host by a request that took effect after it was given up | undiverted |
 //! | an anchor has ended, or does not answer three times | its users go back, and the state that it had is taken for lost |
-//! | a host has the state of fewer users than it should (it or the controller has forgotten) | copied again; who is refused goes back |
+//! | a host has the state of fewer users than it should (it or the controller has forgotten) | copied again, and diverted to the new state; who is refused goes back |
 //! | state that nobody needs could not be removed | removed |
 //! | a user has another base station or other tunnels, or has become active | diverted anew (DIV-4) |
+//! | a user has another address, as it has attached again | the diversion of the former one is removed, and it is diverted anew |
 //! | a user that follows is at a base station of another host | moved there |
 //! | the original anchor does not know a user three times | given back: its addresses may become others' |
 //! | a host has no users for a while | its anchor is stopped, if configured |
@@ -20,6 +21,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use net::time::{self, Duration};
+use serde_json::Value;
 
 use crate::config::{self, Host};
 use crate::controller::{CallFailed, Diverted, Listed, Replica};
@@ -76,7 +78,7 @@ async fn look(core: &Arc<Core>) -> Result<(), CallFailed> {
     }
     compare_replicas(&look, &alive).await?;
     remove_unneeded(&look).await;
-    look_at_places(&look, &alive).await
+    look_at_places(&look, &alive, &truth).await
 }
 
 impl Look<'_> {
@@ -267,7 +269,21 @@ async fn compare_replicas(look: &Look<'_>, alive: &BTreeSet<String>) -> Result<(
                 continue;
             }
             tracing::info!(host = host.name, count, wanted = users.len(), "state is missing; copied again");
+            if count == 0 {
+                // The controller knows of no state there: what there is may end before it is made again, with other tunnels.
+                back_for_now(core, host, &users).await?;
+            }
             let copied = core.controller.replicate(&origin, host, &names(&users), Scheme::Selective).await?;
+            let there = look.users().into_iter().filter(|user| user.on.as_ref() == Some(&host.name));
+            let ready = there.filter_map(|user| match copied.get(&user.key()) {
+                Some(Replica::There(diversions)) if is_of(diversions, &user) => Some(diversions.clone()),
+                _ => None,
+            });
+            // The new state may have other tunnels.
+            let diversions: Vec<Value> = ready.flatten().collect();
+            if !diversions.is_empty() {
+                core.controller.divert(&diversions, Order::Keep).await?;
+            }
             let is_lost = |user: &&User| matches!(copied.get(&user.key()), Some(Replica::Refused(_)));
             let lost: Vec<User> = users.iter().filter(is_lost).cloned().collect();
             // On the way back the record of what is there goes as well.
@@ -276,6 +292,27 @@ async fn compare_replicas(look: &Look<'_>, alive: &BTreeSet<String>) -> Result<(
             }
         }
     }
+    Ok(())
+}
+
+/// Whether diversions are at addresses of a user's record. Else it has attached again since it was listed, and the next look knows it.
+fn is_of(diversions: &[Value], user: &User) -> bool {
+    let is_known = |text: &str| text.parse().is_ok_and(|address| user.addresses.contains(&address));
+    diversions.iter().all(|one| one["ue"].as_str().is_none_or(is_known))
+}
+
+/// Has users on their original anchors until they are diverted anew.
+async fn back_for_now(core: &Core, host: &Host, users: &[User]) -> Result<(), CallFailed> {
+    let is_there = |user: &&User| user.on.as_ref() == Some(&host.name);
+    let mut there: Vec<User> = users.iter().filter(is_there).cloned().collect();
+    if there.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<String> =
+        there.iter().flat_map(|user| diversion_ids(&user.origin, &user.addresses)).collect();
+    core.controller.undivert(&ids, Order::Keep).await?;
+    there.iter_mut().for_each(|user| user.waits_for = user.on.take());
+    put(core, there).await;
     Ok(())
 }
 
@@ -295,7 +332,11 @@ async fn remove_unneeded(look: &Look<'_>) {
 }
 
 /// Whether users are at other base stations, have become active, or are gone.
-async fn look_at_places(look: &Look<'_>, alive: &BTreeSet<String>) -> Result<(), CallFailed> {
+async fn look_at_places(
+    look: &Look<'_>,
+    alive: &BTreeSet<String>,
+    truth: &BTreeMap<String, Diverted>,
+) -> Result<(), CallFailed> {
     let core = look.core;
     let origins: BTreeSet<String> = look.users().into_iter().map(|user| user.origin).collect();
     for origin in origins {
@@ -308,8 +349,44 @@ async fn look_at_places(look: &Look<'_>, alive: &BTreeSet<String>) -> Result<(),
         if !gone.is_empty() {
             move_users(core, &gone, None, format!("`{origin}` does not know them any more")).await;
         }
+        renew_addresses(look, &origin, &listed, truth).await?;
         divert_anew(look, &origin, &listed, alive).await?;
         follow(look, &origin, &listed, alive).await;
+    }
+    Ok(())
+}
+
+/// Gives back former addresses of users: they may become others'. What is diverted at the new ones is in the record before it is.
+async fn renew_addresses(
+    look: &Look<'_>,
+    origin: &str,
+    listed: &BTreeMap<String, Listed>,
+    truth: &BTreeMap<String, Diverted>,
+) -> Result<(), CallFailed> {
+    let (mut former, mut renewed) = (Vec::new(), Vec::new());
+    for mut user in look.users().into_iter().filter(|user| user.origin == origin) {
+        let Some(now) = listed.get(&user.id).map(|listed| &listed.addresses) else { continue };
+        let is_same =
+            now.iter().all(|address| user.addresses.contains(address)) && now.len() == user.addresses.len();
+        if now.is_empty() || is_same {
+            continue;
+        }
+        let gone: Vec<IpAddr> =
+            user.addresses.iter().filter(|address| !now.contains(address)).copied().collect();
+        former.extend(diversion_ids(origin, &gone).filter(|id| truth.contains_key(id)));
+        user.addresses.clone_from(now);
+        if user.on.is_some() && diverted_to(truth, origin, now).is_empty() {
+            // Until it is diverted anew it is on its original anchor.
+            user.waits_for = user.on.take();
+        }
+        renewed.push(user);
+    }
+    if !former.is_empty() {
+        look.core.controller.undivert(&former, Order::None).await?;
+    }
+    if !renewed.is_empty() {
+        tracing::info!(count = renewed.len(), "users have other addresses");
+        put(look.core, renewed).await;
     }
     Ok(())
 }
@@ -349,7 +426,7 @@ async fn divert_anew(
         let (mut diversions, mut changed) = (Vec::new(), Vec::new());
         for mut user in users {
             let Some(Replica::There(ready)) = copied.get(&user.key()) else { continue };
-            if ready.is_empty() {
+            if ready.is_empty() || !is_of(ready, &user) {
                 continue;
             }
             diversions.extend(ready.iter().cloned());

@@ -230,6 +230,16 @@ impl User {
     }
 }
 
+/// Adds addresses to those of a user that are known. They stay until no diversion can be left of them: a user that attaches again may get
+/// another address, while what was diverted has the former one.
+pub fn learn(known: &mut Vec<IpAddr>, addresses: impl IntoIterator<Item = IpAddr>) {
+    for address in addresses {
+        if !known.contains(&address) {
+            known.push(address);
+        }
+    }
+}
+
 /// The controller's identifiers of a user's diversions.
 pub fn diversion_ids<'a>(origin: &'a str, addresses: &'a [IpAddr]) -> impl Iterator<Item = String> + 'a {
     addresses.iter().map(move |address| format!("{origin}~{address}"))

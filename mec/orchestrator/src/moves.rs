@@ -24,7 +24,7 @@ use serde_json::Value;
 use crate::config::Host;
 use crate::controller::{CallFailed, Diverted, Replica};
 use crate::core::{Core, GivenUp};
-use crate::model::{Change, Fate, Key, Move, Moving, Stage, State, User, diversion_ids};
+use crate::model::{Change, Fate, Key, Move, Moving, Stage, State, User, diversion_ids, learn};
 
 /// Most single users that are looked for in a request that the controller refuses.
 const MAX_REFUSED: usize = 64;
@@ -198,6 +198,7 @@ fn changed(
     let of = |moving: &Moving| {
         let before = state.user(moving);
         let mut after = before.clone();
+        learn(&mut after.addresses, moving.addresses.iter().copied());
         of_user(moving, &mut after);
         (after != before).then_some(after)
     };
@@ -222,6 +223,7 @@ async fn divert(core: &Core, one: &Move, host: &Host, ready: Option<Ready>) {
         let why = "the target has lost some users' state";
         return settle(core, one.id, host, GivenUp::Refused(why.to_owned())).await;
     }
+    learn_addresses(core, one, &ready).await;
     let refused = match flip(core, one, &ready).await {
         Ok(refused) => refused,
         Err(given_up) => return settle(core, one.id, host, given_up).await,
@@ -237,6 +239,25 @@ async fn divert(core: &Core, one: &Move, host: &Host, ready: Option<Ready>) {
         return settle(core, one.id, host, GivenUp::Refused(why)).await;
     }
     core.record(|state| moved(state, one.id, host, &missing, &idle, "diverted")).await;
+}
+
+/// Users that have attached again meanwhile have other addresses: what is diverted must be known, to be undiverted one day.
+async fn learn_addresses(core: &Core, one: &Move, ready: &Ready) {
+    let of = |key: &Key| {
+        let diversions = ready.get(key).into_iter().flatten();
+        diversions.filter_map(|one| one["ue"].as_str()?.parse::<IpAddr>().ok()).collect::<Vec<_>>()
+    };
+    let is_new = |user: &Moving| of(&user.key()).iter().any(|address| !user.addresses.contains(address));
+    if !one.pending().any(is_new) {
+        return;
+    }
+    let of_move = |one: &mut Move| {
+        for user in &mut one.users {
+            let addresses = of(&user.key());
+            learn(&mut user.addresses, addresses);
+        }
+    };
+    core.record(|state| changed(state, one.id, of_move, |_, _| ())).await;
 }
 
 /// The change when users are at the target.

@@ -10,7 +10,7 @@ use crate::ORIGIN;
 use crate::config::Host;
 use crate::controller::{CallFailed, Listed};
 use crate::core::Core;
-use crate::model::{Change, Fate, Key, Move, Moving, Order, Scheme, Stage, State};
+use crate::model::{Change, Fate, Key, Move, Moving, Order, Scheme, Stage, State, learn};
 use crate::moves;
 
 /// Most users of one move.
@@ -103,10 +103,12 @@ impl Known {
         for (key, user) in &state.users {
             let known = self.users.remove(key);
             let (origin, id) = key.clone();
-            let (addresses, place) = match known {
+            let (mut addresses, place) = match known {
                 Some(known) => (known.addresses, known.place),
                 None => (user.addresses.clone(), user.place.clone()),
             };
+            // It may have got another one since it was diverted.
+            learn(&mut addresses, user.addresses.iter().copied());
             let from = user.on.clone();
             self.add(Moving { origin, id, addresses, from, place, state: Fate::Pending, why: None });
         }

@@ -36,6 +36,8 @@ pub(crate) struct Edge {
     pub(crate) clone_refuses: BTreeSet<u32>,
     /// Users that the controller does not divert.
     pub(crate) divert_refuses: BTreeSet<u32>,
+    /// How often users have attached again.
+    pub(crate) attaches: u32,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -159,6 +161,16 @@ impl Edge {
     fn diversion(user: u32, address: IpAddr, station: IpAddr, to: &str) -> Value {
         json!({"ue": address, "from": GW1, "to": to, "base_station": station, "confirmed_by": "replication",
                "tunnels": [{"uplink": user, "downlink": user + 1000}]})
+    }
+
+    /// A user attaches again: its tunnels and its address are others, and copies of it are ended.
+    pub(crate) fn attaches_again(&mut self, user: u32) {
+        self.attaches += 1;
+        let address = address(user + 0x100 * self.attaches);
+        if let Some(user) = self.users.get_mut(&user) {
+            user.addresses = vec![address];
+        }
+        self.replicas.retain(|(_, number)| *number != user);
     }
 
     fn dies(&mut self, anchor: &str) {
@@ -534,6 +546,15 @@ async fn differs(sim: &Sim, orchestrator: &Orchestrator) -> Option<String> {
         if said != GW1 && !edge.alive.contains(said) {
             return Some(format!("user {number} is on {said}, which is dead"));
         }
+    }
+    let addresses: BTreeSet<String> = edge
+        .users
+        .values()
+        .flat_map(|user| &user.addresses)
+        .map(|address| format!("{GW1}~{address}"))
+        .collect();
+    if let Some(id) = edge.diversions.keys().find(|id| !addresses.contains(*id)) {
+        return Some(format!("{id} is nobody's diversion any more"));
     }
     (replicas != edge.replicas)
         .then(|| format!("replicas are {:?}, and the orchestrator says {replicas:?}", edge.replicas))

@@ -186,6 +186,29 @@ async fn users_that_were_moved_are_looked_after() {
     assert!(!sim.edge().running.contains("edge1"), "retired");
 }
 
+/// A user that attaches again gets another address: nothing is left of the former one, whoever names the user how.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn users_that_attach_again_are_diverted_at_their_new_address() {
+    let sim = Sim::new(Edge::with_users(3)).await;
+    let orchestrator = sim.orchestrator().await;
+    do_move(&orchestrator, json!({"ues": ues([2, 3]), "to": "edge1"})).await;
+    sim.change(|edge| edge.attaches_again(2));
+    net::time::sleep(net::time::Duration::from_millis(200)).await;
+    settled(&sim, &orchestrator, "attached again").await;
+    let edge = sim.edge();
+    assert_eq!((edge.anchor(2).as_deref(), edge.anchor(3).as_deref()), (Some("gw2"), Some("gw2")));
+    // Before a look has seen it.
+    sim.change(|edge| edge.attaches_again(3));
+    do_move(&orchestrator, json!({"ues": ues([2, 3]), "to": "origin"})).await;
+    settled(&sim, &orchestrator, "back").await;
+    assert!(sim.edge().diversions.is_empty() && sim.edge().replicas.is_empty());
+    do_move(&orchestrator, json!({"ues": ues([3]), "to": "edge1", "warm": true})).await;
+    sim.change(|edge| edge.attaches_again(3));
+    do_move(&orchestrator, json!({"ues": ues([3]), "to": "edge1"})).await;
+    settled(&sim, &orchestrator, "there").await;
+    assert_eq!(sim.edge().anchor(3).as_deref(), Some("gw2"));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn users_follow_their_base_station() {
     let sim = Sim::new(Edge::with_users(3)).await;
@@ -303,6 +326,7 @@ enum Step {
     Refuse(u32),
     Dies,
     Handover(u32, Option<u8>),
+    Again(u32),
 }
 
 fn step() -> impl proptest::strategy::Strategy<Value = Step> {
@@ -317,6 +341,7 @@ fn step() -> impl proptest::strategy::Strategy<Value = Step> {
         1 => Just(Step::Undo),
         1 => (2..11u32).prop_map(Step::Refuse),
         1 => Just(Step::Dies),
+        1 => (2..11u32).prop_map(Step::Again),
         2 => (2..11u32, proptest::option::of(1..4u8)).prop_map(|(user, station)| Step::Handover(user, station)),
     ]
 }
@@ -353,6 +378,7 @@ async fn follow_steps(steps: &[Step]) {
                 edge.replicas.retain(|(_, user)| !refused.contains(user));
             }),
             Step::Dies => sim.fail(0, 1, Failure::TargetDies),
+            Step::Again(user) => sim.change(|edge| edge.attaches_again(*user)),
             Step::Handover(user, station) => sim.change(|edge| {
                 edge.users.get_mut(user).unwrap().base_station = station.map(base_station);
             }),

@@ -90,6 +90,9 @@ pub(super) struct LteArgs {
     /// this MME are gone.
     #[arg(long, value_name = "COUNTER", requires = "four_g")]
     restart_counter: Option<u8>,
+    /// Seconds between Echo Requests to each gateway, by which the MME learns of its restart.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, requires = "four_g")]
+    echo: f64,
 }
 
 /// A duration of an option in seconds.
@@ -120,6 +123,7 @@ pub(super) fn config(args: &Args) -> anyhow::Result<Config> {
         mme: MmeConfig {
             s11: SocketAddr::new(options.mme, PORT),
             restart_counter: options.restart_counter,
+            echo_interval: Duration::try_from_secs_f64(options.echo).context("--echo")?,
             ..MmeConfig::default()
         },
         enbs: options.enb.clone(),

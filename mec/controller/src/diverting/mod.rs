@@ -236,6 +236,10 @@ struct Application {
     restoring: HashMap<(u64, String), Attempt>,
     /// Switches to compare rules with, once no more events wait.
     dirty: BTreeSet<u64>,
+    /// Switches that have all rules that are wanted, and no others, since they connected.
+    right: BTreeSet<u64>,
+    /// Switches that may still have rules of diversions that are gone, by id: they are away, or the rules are an earlier life's.
+    leaving: BTreeMap<String, BTreeSet<u64>>,
     /// Number of the last queue in which packets of a move have waited.
     queue: u32,
 }
@@ -275,6 +279,8 @@ pub(crate) async fn run(
         askers: Askers::default(),
         restoring: HashMap::new(),
         dirty: BTreeSet::new(),
+        right: BTreeSet::new(),
+        leaving: BTreeMap::new(),
         // Not one of an earlier life, of which packets may wait.
         queue: nf::random::u32(),
     };
@@ -345,7 +351,10 @@ impl Application {
                     self.sync(view.datapath_id).await;
                 }
             }
-            Event::SwitchDown(id) => self.neighbours.down(id),
+            Event::SwitchDown(id) => {
+                self.right.remove(&id);
+                self.neighbours.down(id);
+            }
             Event::Port { datapath_id, .. } => {
                 let Some(view) = self.handle.fabric().switch(datapath_id) else { return };
                 self.neighbours.ports(&view);
@@ -561,10 +570,39 @@ impl Application {
         if self.is_waiting(datapath_id) {
             // Rules of an earlier life stay until it is known what they are for.
             let _ = self.handle.commit(vec![Step { set: all, ..Step::of(datapath_id) }]).await;
+            self.right.remove(&datapath_id);
             return;
         }
         // A refusal is in the log; the next audit tries again.
-        let _ = self.handle.sync(datapath_id, all).await;
+        if self.handle.sync(datapath_id, all).await.is_ok() {
+            self.right.insert(datapath_id);
+            self.leaving.values_mut().for_each(|switches| _ = switches.remove(&datapath_id));
+            self.leaving.retain(|_, switches| !switches.is_empty());
+        } else {
+            self.right.remove(&datapath_id);
+        }
+    }
+
+    /// Switches that a diversion may have rules in.
+    fn concerned(&self, diversion: &Diversion) -> BTreeSet<u64> {
+        let access = self.config.base_station(&diversion.base_station).map(|station| &station.switch);
+        let sgi =
+            self.config.anchor(&diversion.to).and_then(|anchor| anchor.sgi.as_ref()).map(|sgi| &sgi.switch);
+        let id_of = |name: &String| self.config.switch(name).map(|switch| switch.datapath_id);
+        access.into_iter().chain(sgi).filter_map(id_of).collect()
+    }
+
+    /// Names of switches that may still steer packets as diversions said that are gone. Those that are connected are asked once more.
+    async fn still_leaving(&mut self, ids: &[String]) -> Vec<String> {
+        let of = |leaving: &BTreeMap<String, BTreeSet<u64>>| -> BTreeSet<u64> {
+            ids.iter().filter_map(|id| leaving.get(id)).flatten().copied().collect()
+        };
+        let connected = self.connected();
+        for datapath_id in of(&self.leaving).into_iter().filter(|id| connected.contains(id)) {
+            self.sync(datapath_id).await;
+        }
+        let name = |id: u64| self.config.switch_of(id).map(|switch| switch.name.clone());
+        of(&self.leaving).into_iter().filter_map(name).collect()
     }
 
     async fn divert(&mut self, requested: Vec<Diversion>, order: Order) -> Result<Done, Refusal> {
@@ -595,6 +633,7 @@ impl Application {
         for (id, diversion) in &new {
             made.insert(id.clone(), self.check_now(diversion, &switches)?);
         }
+        new.keys().for_each(|id| _ = self.leaving.remove(id));
         let diversions: Vec<Diversion> = new.values().cloned().collect();
         self.target.confirm(&diversions).await.map_err(Refusal::NotYet)?;
         let plan = self.hold(order, &diversions, &[]).await;
@@ -624,7 +663,8 @@ impl Application {
         let (known, unknown): (Vec<String>, Vec<String>) =
             ids.into_iter().partition(|id| self.diversions.contains_key(id));
         if known.is_empty() {
-            return Ok(Done { unchanged: unknown, ..Done::default() });
+            let outcome = Outcome { pending: self.still_leaving(&unknown).await, ..Outcome::default() };
+            return Ok(Done { unchanged: unknown, outcome, ..Done::default() });
         }
         let gone: Vec<Diversion> = known.iter().filter_map(|id| self.diversions.get(id).cloned()).collect();
         let is_unmade = known.iter().any(|id| !self.made.contains_key(id));
@@ -633,11 +673,22 @@ impl Application {
             // Nothing rewrites the link-layer address of downlink packets after the change: routers know the new one before.
             self.announce(&gone, true);
         }
-        let changed = self.change_in_order(&[], &known, HashMap::new(), plan).await?;
-        if is_unmade {
+        let mut changed = self.change_in_order(&[], &known, HashMap::new(), plan).await?;
+        let away = |name: &String| self.config.switch(name).map(|switch| switch.datapath_id);
+        let away: BTreeSet<u64> = changed.outcome.pending.iter().filter_map(away).collect();
+        for diversion in gone {
+            let mut left = self.concerned(&diversion);
             // Its rules of an earlier life are not known, but may be in the switches.
+            left.retain(|id| is_unmade || away.contains(id) || !self.right.contains(id));
+            if !left.is_empty() && self.leaving.len() < self.config.diverting.max_diversions {
+                self.leaving.insert(diversion.id(), left);
+            }
+        }
+        if is_unmade {
             self.dirty.extend(self.connected());
         }
+        let all = [known.as_slice(), unknown.as_slice()].concat();
+        changed.outcome.pending = self.still_leaving(&all).await;
         Ok(Done { changed: known, unchanged: unknown, ..changed })
     }
 

@@ -141,10 +141,18 @@ mod tests {
         assert_eq!(driver().is_running(&host).await, Ok(Some(false)));
         driver().start(&host).await.unwrap();
         assert!(holders()[0] != first[0] && holders()[1] == first[1]);
+        // It has begun when it has said so.
+        let anchor_log = folder.path().join("run/edge1-anchor.log");
+        for _ in 0..500 {
+            if std::fs::read_to_string(&anchor_log).unwrap().lines().count() == 2 {
+                break;
+            }
+            net::time::sleep(Duration::from_millis(10)).await;
+        }
         driver().stop(&host).await.unwrap();
         driver().stop(&host).await.unwrap();
         assert_eq!(driver().is_running(&host).await, Ok(Some(false)));
-        let log = std::fs::read_to_string(folder.path().join("run/edge1-anchor.log")).unwrap();
+        let log = std::fs::read_to_string(anchor_log).unwrap();
         assert_eq!(log, "run -c /etc/edge1.yaml --nf spgw,upf\n".repeat(2));
         let log = std::fs::read_to_string(folder.path().join("run/edge1-agent.log")).unwrap();
         assert_eq!(log, "mec agent run -c /etc/edge1.yaml\n");

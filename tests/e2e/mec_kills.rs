@@ -1,0 +1,879 @@
+//! The table of kills: each part of a real edge is killed with SIGKILL at each step of a move of UEs that talk, and back.
+//!
+//! Steps are not listed here. A proxy between orchestrator and controller writes down the calls of an undisturbed move; then each of
+//! them is held, before it is forwarded, in its middle, or after its answer, while the victim is killed and started again. In the end each
+//! UE must be wholly on one anchor, as the anchors themselves count its packets, and a further move to the other one must work.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use lab::edge;
+use lab::{Lab, Simulator, SimulatorOptions};
+use net::link::Links;
+use net::netns::NetNs;
+use net::process::{Command, holder};
+use net::time::{self, Duration, Instant};
+use serde_json::{Value, json};
+
+use crate::flow::until;
+use crate::mec_move::{DN_PORT, UE_PORT};
+use crate::proxy::{Phase, Proxy};
+use crate::stream::{Stream, bind};
+
+const UES: u32 = 2;
+/// Where the orchestrator calls the controller.
+const PROXY: &str = "127.0.0.1:8183";
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long recovery may take.
+const RECOVERY: Duration = Duration::from_secs(40);
+/// How long packets are counted.
+const WINDOW: Duration = Duration::from_millis(120);
+/// A call that is to be held comes within this time.
+const COMES: Duration = Duration::from_secs(10);
+/// How often a kill is repeated after which packets were lost that should not be.
+const TRIES: usize = 2;
+const HOST: &str = edge::SITES[0].host;
+const ORIGIN: &str = "origin";
+
+/// Has the kernel count what comes from anchors: by link-layer source, and by the UE's address. At the data network that is
+/// uplink, and in tunnels at the base station downlink.
+const COME: &str = "table netdev come {
+    set up { type ether_addr . ipv4_addr; size 1024; flags dynamic; counter; }
+    set down { typeof ether saddr . @th,256,32; size 1024; flags dynamic; counter; }
+    chain ingress {
+        type filter hook ingress device INTERFACE priority 0;
+        ip saddr 10.45.0.0/16 update @up { ether saddr . ip saddr counter }
+        udp dport 2152 update @down { ether saddr . @th,256,32 counter }
+    }
+}
+";
+
+/// What is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Victim {
+    /// The call is held, and nothing else: for comparison.
+    Nobody,
+    Controller,
+    /// On the side of the base station.
+    SwitchN3,
+    /// On the side of the data network.
+    SwitchN6,
+    Orchestrator,
+    Agent,
+    /// S/P-GW and UPF at the edge.
+    NewAnchor,
+    /// The original S/P-GW.
+    OldGateway,
+    /// The original UPF.
+    OldUpf,
+    /// With the eNB and the UEs, which are the same process.
+    Mme,
+}
+
+impl Victim {
+    const ALL: [Victim; 10] = [
+        Victim::Nobody,
+        Victim::Controller,
+        Victim::SwitchN3,
+        Victim::SwitchN6,
+        Victim::Orchestrator,
+        Victim::Agent,
+        Victim::NewAnchor,
+        Victim::OldGateway,
+        Victim::OldUpf,
+        Victim::Mme,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Victim::Nobody => "nobody",
+            Victim::Controller => "controller",
+            Victim::SwitchN3 => "switch-n3",
+            Victim::SwitchN6 => "switch-n6",
+            Victim::Orchestrator => "orchestrator",
+            Victim::Agent => "agent",
+            Victim::NewAnchor => "new anchor",
+            Victim::OldGateway => "spgw",
+            Victim::OldUpf => "upf",
+            Victim::Mme => "mme",
+        }
+    }
+
+    /// Whether no packet passes it.
+    fn is_control_only(self) -> bool {
+        matches!(self, Victim::Nobody | Victim::Controller | Victim::Orchestrator | Victim::Agent)
+    }
+}
+
+/// A call of an undisturbed move.
+#[derive(Debug, Clone)]
+struct Step {
+    to: &'static str,
+    name: String,
+    /// Which of those with this name.
+    nth: usize,
+    took: Duration,
+}
+
+/// A UE that talks both ways.
+struct Ue {
+    address: Ipv4Addr,
+    space: NetNs,
+    up: Stream,
+    down: Stream,
+}
+
+/// Where a UE's packets have passed, as both anchors and both ends have counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Old,
+    New,
+    Other { old: (u64, u64), new: (u64, u64), come: (usize, usize) },
+}
+
+/// What has become of a kill.
+#[derive(Debug, Default)]
+struct Outcome {
+    at: String,
+    /// Uplink and downlink.
+    lost: [usize; 2],
+    doubled: usize,
+    reordered: usize,
+    /// The longest time without a packet of a flow, and when it began, after the kill.
+    gap: Duration,
+    gap_from: Duration,
+    /// UEs have attached again.
+    again: bool,
+    recovery: Duration,
+}
+
+impl Outcome {
+    fn cell(&self) -> String {
+        let mut text = match self.again {
+            true => format!("{}, attached again in {} ms", self.at, self.recovery.as_millis()),
+            false => format!("{}, {} ms", self.at, self.gap.as_millis()),
+        };
+        let all = [
+            (self.lost[0], "lost uplink"),
+            (self.lost[1], "lost downlink"),
+            (self.doubled, "doubled"),
+            (self.reordered, "reordered"),
+        ];
+        for (count, what) in all {
+            if count > 0 && !self.again {
+                let _ = write!(text, ", {count} {what}");
+            }
+        }
+        text
+    }
+}
+
+/// An edge with UEs that talk.
+struct World {
+    ues: BTreeMap<String, Ue>,
+    simulator: Option<Simulator>,
+    /// Link-layer addresses of the old anchor and of the new one.
+    macs: [Vec<String>; 2],
+    proxy: Proxy,
+    lab: Lab,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // They outlive the orchestrator.
+        for part in ["agent", "anchor"] {
+            self.kill_holder(part);
+        }
+    }
+}
+
+/// Changes the configuration of a part.
+fn edit(lab: &Lab, part: &str, change: impl FnOnce(&mut Value)) {
+    let file = lab.folder().join(format!("{part}.yaml"));
+    let mut configuration: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    change(&mut configuration["mec"][part]);
+    std::fs::write(file, configuration.to_string()).unwrap();
+}
+
+fn simulated(more: &[&str]) -> SimulatorOptions {
+    // Restarted gateways are noticed soon.
+    let arguments = ["--echo", "0.5"].iter().chain(more).map(|text| (*text).to_owned());
+    SimulatorOptions {
+        ues: UES,
+        session_type: "IPV4".to_owned(),
+        mme: Some(edge::MME.into()),
+        arguments: arguments.collect(),
+        ..SimulatorOptions::default()
+    }
+}
+
+impl World {
+    async fn start() -> World {
+        World::start_with(&[]).await
+    }
+
+    /// With further arguments of the simulator.
+    async fn start_with(arguments: &[&str]) -> World {
+        let mut options = lab::Options::new(UES).unwrap();
+        (options.edges, options.epc, options.processes) = (1, true, true);
+        options.edit = Box::new(|all| all["spgw"]["timers"] = json!({"pfcp_heartbeat_ms": 500}));
+        let mut lab = Lab::start(options).await.unwrap();
+        lab.start_moves().unwrap();
+        edit(&lab, "orchestrator", |own| {
+            own["controller"] = json!(format!("http://{PROXY}"));
+            own["times"] = json!({"look_ms": 500, "retry_ms": 50, "call_ms": 5000});
+        });
+        edit(&lab, "controller", |own| own["diverting"]["echo_ms"] = json!(400));
+        let space = lab.namespace_of("controller").clone();
+        let proxy = Proxy::start(&space, PROXY.parse().unwrap(), edge::REST.parse().unwrap());
+        for part in ["controller", "orchestrator"] {
+            lab.kill(part).await.unwrap();
+            lab.restart_part(part).unwrap();
+        }
+        let mut world = World { ues: BTreeMap::new(), simulator: None, macs: Default::default(), proxy, lab };
+        world.count().await;
+        world.controller_has_switches().await;
+        world.simulator = Some(world.lab.simulate(&simulated(arguments)).unwrap());
+        until("the anchor at the edge is started", async || {
+            world.orchestrator("POST", &format!("/v1/hosts/{HOST}/anchor"), None).await.ok()
+        })
+        .await;
+        let deadline = time::now() + PATIENCE;
+        while world.ues.len() < UES as usize {
+            assert!(time::now() < deadline, "UEs do not attach");
+            world.events().await;
+        }
+        until("the sessions are known by their messages", async || {
+            let known = world.lab.controller("GET", "/v1/replication", None).await.ok()?;
+            (known["anchors"][0]["ues"] == UES).then_some(())
+        })
+        .await;
+        world
+    }
+
+    async fn controller_has_switches(&self) {
+        until("the controller has its switches", async || {
+            let switches = self.lab.controller("GET", "/v1/switches", None).await.ok()?;
+            let switches = switches["switches"].as_array()?.clone();
+            (switches.len() == 2 && switches.iter().all(|switch| switch["connected"] == true)).then_some(())
+        })
+        .await;
+    }
+
+    async fn orchestrator(
+        &self,
+        method: &'static str,
+        path: &str,
+        body: Option<Value>,
+    ) -> Result<Value, String> {
+        let server: SocketAddr = edge::MOVES.parse().unwrap();
+        let answer = self.proxy.call(server, (method, path.to_owned()), body).await.unwrap();
+        let answer = answer.map_err(|error| error.to_string())?;
+        if answer.status < 300 { Ok(answer.body) } else { Err(answer.body.to_string()) }
+    }
+
+    /// Takes what the simulator has said.
+    async fn events(&mut self) {
+        let Some(simulator) = &mut self.simulator else { return };
+        while let Ok(Some(event)) = time::timeout(Duration::from_millis(5), simulator.next()).await {
+            let Some(imsi) = event.text("imsi").map(str::to_owned) else { continue };
+            match event.kind() {
+                "attached" => {
+                    let address = event.text("ipv4").unwrap().parse().unwrap();
+                    let Ok(space) = event.namespace() else { continue };
+                    // Their sockets have the same ports.
+                    self.ues.remove(&imsi);
+                    let number: u16 = imsi[imsi.len() - 4..].parse().unwrap();
+                    let (ue_port, dn_port) = (UE_PORT + number, DN_PORT + number);
+                    // It may have detached meanwhile.
+                    let Ok(user) = bind(&space, address, ue_port) else { continue };
+                    let server = bind(self.lab.dn(), lab::DN, dn_port).unwrap();
+                    let up = Stream::start(&user, &server, (lab::DN, dn_port).into());
+                    let down = Stream::start(&server, &user, (address, ue_port).into());
+                    self.ues.insert(imsi, Ue { address, space, up, down });
+                }
+                "gateway_restarted" | "detached" => _ = self.ues.remove(&imsi),
+                _ => {}
+            }
+        }
+    }
+
+    fn kill_holder(&self, part: &str) {
+        let lock = self.lab.folder().join(format!("run-orchestrator/{HOST}-{part}.lock"));
+        if let Ok(Some(id)) = holder(&lock) {
+            let id = nix::unistd::Pid::from_raw(id.cast_signed());
+            let _ = nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+
+    async fn kill(&mut self, victim: Victim) {
+        match victim {
+            Victim::Nobody => {}
+            Victim::Agent => self.kill_holder("agent"),
+            Victim::NewAnchor => self.kill_holder("anchor"),
+            Victim::Mme => {
+                self.ues.clear();
+                self.simulator.take().unwrap().kill().await.unwrap();
+            }
+            _ => self.lab.kill(victim.name()).await.unwrap(),
+        }
+    }
+
+    /// What whoever watches processes does. The parts at the edge host are the orchestrator's.
+    async fn start_again(&mut self, victim: Victim) {
+        match victim {
+            Victim::Nobody | Victim::Agent | Victim::NewAnchor => {}
+            Victim::Mme => {
+                // The controller takes who attaches before an Echo has told it of the restart for lost. So each UE attaches twice.
+                self.simulator = Some(self.lab.simulate(&simulated(&["--cycles", "2"])).unwrap());
+            }
+            Victim::OldGateway | Victim::OldUpf => self.lab.restart(victim.name()).await.unwrap(),
+            _ => self.lab.restart_part(victim.name()).unwrap(),
+        }
+    }
+
+    /// Waits until a look of the orchestrator is over, so that the next calls are a move's.
+    async fn after_a_look(&self) {
+        let before = self.proxy.calls().len();
+        until("the orchestrator looks", async || {
+            let calls = self.proxy.calls();
+            let last = calls.last()?;
+            let is_over =
+                last.took.is_some_and(|took| time::now() - (last.began + took) > Duration::from_millis(60));
+            (calls.len() > before && is_over).then_some(())
+        })
+        .await;
+    }
+
+    /// All UEs by their identities: addresses are others after an attach.
+    fn all(&self) -> Vec<String> {
+        self.ues.keys().map(|imsi| format!("imsi-{imsi}")).collect()
+    }
+
+    /// Moves all UEs; the calls.
+    async fn moved(&mut self, to: &'static str) -> Result<Vec<Step>, String> {
+        self.after_a_look().await;
+        let first = self.proxy.calls().len();
+        let request = json!({"ues": self.all(), "to": to, "order": "keep"});
+        let one = self.orchestrator("POST", "/v1/moves?wait=30", Some(request)).await?;
+        let all = one["ues"].as_array().is_some_and(|ues| ues.iter().all(|ue| ue["state"] == "moved"));
+        if one["state"] != "done" || !all {
+            return Err(format!("a further move to {to} is not done: {one}"));
+        }
+        let calls = self.proxy.calls().split_off(first);
+        let at = self.settled(RECOVERY).await?;
+        let expected = if to == HOST { "new" } else { "old" };
+        if at != expected {
+            return Err(format!("after a further move to {to} UEs are at {at}"));
+        }
+        self.is_clean(to).await?;
+        let mut steps: Vec<Step> = Vec::new();
+        for call in calls {
+            let nth = 1 + steps.iter().filter(|step| step.name == call.name).count();
+            let took = call.took.unwrap_or_default();
+            steps.push(Step { to, name: call.name, nth, took });
+        }
+        Ok(steps)
+    }
+
+    /// State is at the edge where users are there, and nowhere else.
+    async fn is_clean(&self, at: &str) -> Result<(), String> {
+        let expected = if at == HOST { UES as usize } else { 0 };
+        let deadline = time::now() + Duration::from_secs(10);
+        loop {
+            let there = self.lab.edge_oam(&edge::SITES[0], "upf", "/sessions").await.ok();
+            let there = there.and_then(|all| all.as_array().map(Vec::len)).unwrap_or_default();
+            if there == expected {
+                return Ok(());
+            }
+            if time::now() > deadline {
+                return Err(format!("{there} sessions at the edge instead of {expected}"));
+            }
+            time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Packets of each address, up and down, that have come from the old anchor and from the new one.
+    async fn counts(&self) -> [BTreeMap<Ipv4Addr, [u64; 2]>; 2] {
+        let mut counts: [BTreeMap<Ipv4Addr, [u64; 2]>; 2] = Default::default();
+        for (way, (space, set)) in [(self.lab.dn(), "up"), (self.lab.ran(), "down")].into_iter().enumerate() {
+            let list =
+                Command::new("nft").args(["-j", "list", "set", "netdev", "come", set]).namespace(space);
+            let said: Value = serde_json::from_slice(&list.output(PATIENCE).await.unwrap().stdout).unwrap();
+            let elements =
+                said["nftables"].as_array().unwrap().iter().filter_map(|one| one["set"]["elem"].as_array());
+            for element in elements.flatten() {
+                let [mac, address] = [0, 1].map(|at| &element["elem"]["val"]["concat"][at]);
+                let address = match address.as_u64() {
+                    Some(number) => Ipv4Addr::from_bits(number as u32),
+                    None => address.as_str().unwrap().parse().unwrap(),
+                };
+                let anchor = self.macs.iter().position(|macs| macs.iter().any(|own| *mac == **own));
+                let Some(anchor) = anchor else { continue };
+                let packets = element["elem"]["counter"]["packets"].as_u64().unwrap();
+                counts[anchor].entry(address).or_default()[way] = packets;
+            }
+        }
+        counts
+    }
+
+    /// Has packets counted.
+    async fn count(&mut self) {
+        for (space, interface) in [(self.lab.dn(), "n6"), (self.lab.ran(), "n2")] {
+            let rules = self.lab.folder().join("come.nft");
+            std::fs::write(&rules, COME.replace("INTERFACE", interface)).unwrap();
+            let counted =
+                Command::new("nft").arg("-f").arg(&rules).namespace(space).output(PATIENCE).await.unwrap();
+            assert!(counted.status.success(), "{}", String::from_utf8_lossy(&counted.stderr));
+        }
+        for (at, space) in [self.lab.core(), self.lab.namespace_of("edge-upf")].into_iter().enumerate() {
+            for interface in ["n2", "n6"] {
+                let list = Command::new("ip").args(["-j", "link", "show", interface]).namespace(space);
+                let said: Value =
+                    serde_json::from_slice(&list.output(PATIENCE).await.unwrap().stdout).unwrap();
+                self.macs[at].push(said[0]["address"].as_str().unwrap().to_owned());
+            }
+        }
+    }
+
+    /// The ways of UEs at present.
+    async fn ways(&self) -> BTreeMap<&str, Way> {
+        let come = || self.ues.values().map(|ue| (ue.up.come(), ue.down.come())).collect::<Vec<_>>();
+        let (counts, first) = (self.counts().await, come());
+        time::sleep(WINDOW).await;
+        let (last, after) = (come(), self.counts().await);
+        let mut ways = BTreeMap::new();
+        for (at, (imsi, ue)) in self.ues.iter().enumerate() {
+            let passed = |anchor: usize| {
+                let count = |counts: &[BTreeMap<Ipv4Addr, [u64; 2]>; 2]| {
+                    counts[anchor].get(&ue.address).copied().unwrap_or_default()
+                };
+                let (before, after) = (count(&counts), count(&after));
+                (after[0] - before[0], after[1] - before[1])
+            };
+            let (old, new) = (passed(0), passed(1));
+            let come = (last[at].0 - first[at].0, last[at].1 - first[at].1);
+            let way = match (old, new) {
+                (old, (0, 0)) if old.0 > 0 && old.1 > 0 && come.0 > 0 && come.1 > 0 => Way::Old,
+                ((0, 0), new) if new.0 > 0 && new.1 > 0 && come.0 > 0 && come.1 > 0 => Way::New,
+                _ => Way::Other { old, new, come },
+            };
+            ways.insert(&**imsi, way);
+        }
+        ways
+    }
+
+    /// Whether nothing is under way and each UE talks by one anchor, which the orchestrator knows; else what is not so.
+    async fn is_settled(&mut self) -> Result<String, String> {
+        self.events().await;
+        if self.ues.len() < UES as usize {
+            return Err(format!("only {} UEs are attached", self.ues.len()));
+        }
+        let moves = self.orchestrator("GET", "/v1/moves", None).await?;
+        let open = moves["moves"].as_array().into_iter().flatten().find(|one| one["ended"] != true);
+        if let Some(one) = open {
+            return Err(format!("a move has not ended: {one}"));
+        }
+        let known = self.orchestrator("GET", "/v1/ues", None).await?;
+        let known: BTreeMap<String, bool> = known["ues"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|ue| (ue["id"].as_str().unwrap_or_default().replace("imsi-", ""), ue["on"] == HOST))
+            .collect();
+        let ways = self.ways().await;
+        for (imsi, way) in &ways {
+            let is_new = known.get(*imsi).copied().unwrap_or_default();
+            if !matches!((way, is_new), (Way::Old, false) | (Way::New, true)) {
+                return Err(format!(
+                    "{imsi}: {way:?}, and for the orchestrator it is {}",
+                    if is_new { "new" } else { "old" }
+                ));
+            }
+        }
+        let new = ways.values().filter(|way| **way == Way::New).count();
+        Ok(match new {
+            0 => "old".to_owned(),
+            _ if new == ways.len() => "new".to_owned(),
+            _ => format!("{new} new, {} old", ways.len() - new),
+        })
+    }
+
+    async fn settled(&mut self, limit: Duration) -> Result<String, String> {
+        let deadline = time::now() + limit;
+        loop {
+            match self.is_settled().await {
+                Ok(at) => return Ok(at),
+                Err(why) if time::now() > deadline => return Err(why),
+                Err(_) => time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    }
+
+    /// Kills a part at a step of a move, and waits until all is well again.
+    async fn kill_at(&mut self, step: &Step, phase: Phase, victim: Victim) -> Result<Outcome, String> {
+        let start = if step.to == HOST { "old" } else { "new" };
+        if self.settled(RECOVERY).await? != start {
+            self.moved(if start == "new" { HOST } else { ORIGIN }).await?;
+        }
+        self.after_a_look().await;
+        let before = time::now();
+        let first: BTreeMap<String, (Ipv4Addr, [u64; 2])> = self
+            .ues
+            .iter()
+            .map(|(imsi, ue)| (imsi.clone(), (ue.address, [ue.up.next(), ue.down.next()])))
+            .collect();
+        let comes = self.proxy.hold(&step.name, step.nth, phase);
+        let request = json!({"ues": self.all(), "to": step.to, "order": "keep"});
+        let server = edge::MOVES.parse().unwrap();
+        let asked = self.proxy.call(server, ("POST", "/v1/moves?wait=40".to_owned()), Some(request));
+        let Ok(Ok(held)) = time::timeout(COMES, comes).await else {
+            self.proxy.hold_nothing();
+            return Err("the call does not come".to_owned());
+        };
+        let killed = time::now();
+        let had: Vec<String> = self.ues.keys().cloned().collect();
+        self.kill(victim).await;
+        drop(held);
+        self.start_again(victim).await;
+        // Its answer may be lost with the orchestrator.
+        let said = asked.await.unwrap();
+        let at =
+            self.settled(RECOVERY).await.map_err(|why| format!("{why}; the answer to the move: {said:?}"))?;
+        let recovery = time::now() - killed;
+        let end: Vec<[u64; 2]> = self.ues.values().map(|ue| [ue.up.next(), ue.down.next()]).collect();
+        let mut outcome = Outcome { at, recovery, ..Outcome::default() };
+        outcome.again = had.iter().any(|imsi| self.is_new_since(imsi, before, &first));
+        if outcome.again {
+            return Ok(outcome);
+        }
+        // What is late is not lost.
+        for _ in 0..8 {
+            time::sleep(Duration::from_millis(100)).await;
+            (outcome.lost, outcome.doubled, outcome.reordered, outcome.gap) = Default::default();
+            for ((imsi, ue), end) in self.ues.iter().zip(&end) {
+                for (way, flow) in [&ue.up, &ue.down].into_iter().enumerate() {
+                    let from = first[imsi].1[way];
+                    let found = flow.between(from, end[way]);
+                    outcome.lost[way] += found.lost;
+                    outcome.doubled += found.doubled;
+                    outcome.reordered += found.reordered;
+                    let (begin, gap) = flow.longest_gap(from).unwrap_or((killed, Duration::ZERO));
+                    if gap > outcome.gap {
+                        (outcome.gap, outcome.gap_from) = (gap, begin.saturating_duration_since(killed));
+                    }
+                }
+            }
+            if outcome.lost == [0, 0] || !victim.is_control_only() {
+                break;
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Whether a UE's flows have begun since then.
+    fn is_new_since(
+        &self,
+        imsi: &str,
+        before: Instant,
+        first: &BTreeMap<String, (Ipv4Addr, [u64; 2])>,
+    ) -> bool {
+        let ue = &self.ues[imsi];
+        ue.address != first[imsi].0 || ue.up.began() > before
+    }
+
+    /// What the parts say of themselves, and what they have said.
+    async fn logs(&self) -> String {
+        let mut said = String::new();
+        for (what, state) in [
+            ("old gateway", self.lab.oam("spgw", "GET", "/sessions").await.ok()),
+            ("old UPF", self.lab.oam("upf", "GET", "/sessions").await.ok()),
+            ("new UPF", self.lab.edge_oam(&edge::SITES[0], "upf", "/sessions").await.ok()),
+            ("sessions", self.lab.controller("GET", "/v1/replication/central/ues", None).await.ok()),
+            ("replicas", self.lab.controller("GET", "/v1/replicas", None).await.ok()),
+            ("diversions", self.lab.controller("GET", "/v1/diversions", None).await.ok()),
+            ("counters", self.lab.controller("GET", "/v1/status", None).await.ok()),
+            ("users", self.orchestrator("GET", "/v1/ues", None).await.ok()),
+            ("moves", self.orchestrator("GET", "/v1/moves", None).await.ok()),
+            ("switch n3", self.lab.switch_status("n3").await.ok()),
+            ("switch n6", self.lab.switch_status("n6").await.ok()),
+        ] {
+            let _ = writeln!(said, "--- {what}\n{}", state.unwrap_or_default());
+        }
+        said + &self.written()
+    }
+
+    fn written(&self) -> String {
+        let calls = self.proxy.calls();
+        let last = calls.iter().rev().take(40).rev().map(|call| format!("{call:?}\n")).collect::<String>();
+        let names = [
+            "orchestrator",
+            "controller",
+            "switch-n3",
+            "switch-n6",
+            "run-orchestrator/edge-host-anchor",
+            "run-orchestrator/edge-host-agent",
+            "spgw",
+            "upf",
+            "ran",
+        ];
+        let tail = |log: String| {
+            let lines: Vec<&str> = log.lines().collect();
+            lines[lines.len().saturating_sub(40)..].join("\n")
+        };
+        names.map(|name| format!("--- {name}\n{}\n", tail(self.lab.log(name)))).concat()
+            + "--- calls\n"
+            + &last
+    }
+
+    async fn stop(mut self) {
+        self.ues.clear();
+        self.simulator.take().unwrap().stop().await.unwrap();
+        let _ = self.orchestrator("DELETE", &format!("/v1/hosts/{HOST}/anchor"), None).await;
+    }
+}
+
+/// A place in the table.
+type Cell = (usize, usize, usize);
+
+const PHASES: [&str; 3] = ["before", "during", "after"];
+
+/// Fills cells of the table, and writes it down. Cells that are not as they should be are named.
+async fn table(name: &str, cells: impl Fn(usize) -> Vec<Cell>) {
+    let mut world = World::start().await;
+    let mut steps = Vec::new();
+    // Neighbours and translations are known after the first one.
+    for round in 0..2 {
+        for to in [HOST, ORIGIN] {
+            let of_move = world.moved(to).await.unwrap_or_else(|why| panic!("{why}\n{}", world.written()));
+            if round == 1 {
+                steps.extend(of_move);
+            }
+        }
+    }
+    let began = time::now();
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (mut found, mut bad) = (BTreeMap::new(), Vec::new());
+    let only = std::env::var("KILLS").unwrap_or_default();
+    for (step, phase, victim) in cells(steps.len()) {
+        let victim_is = Victim::ALL[victim];
+        let of = &steps[step];
+        let place = [Phase::Before, Phase::During(of.took / 2), Phase::After][phase];
+        let title = format!(
+            "{} killed, move to {}, {} {} ({})",
+            victim_is.name(),
+            of.to,
+            PHASES[phase],
+            of.name,
+            of.nth
+        );
+        if !only.split('|').any(|only| title.contains(only)) {
+            continue;
+        }
+        let start = time::now();
+        let lossless = |outcome: &Outcome| outcome.lost == [0, 0] && outcome.doubled == 0;
+        let is_well = |outcome: &Result<Outcome, String>| {
+            outcome.as_ref().is_ok_and(|outcome| !victim_is.is_control_only() || lossless(outcome))
+        };
+        let mut outcome = world.kill_at(of, place, victim_is).await;
+        // A busy machine loses packets as well, but not each time.
+        for _ in 0..TRIES {
+            if outcome.is_err() || is_well(&outcome) {
+                break;
+            }
+            let said = outcome.as_ref().map(Outcome::cell).unwrap_or_default();
+            eprintln!("{title}: {said}; tried again");
+            outcome = world.kill_at(of, place, victim_is).await;
+        }
+        let is_well = is_well(&outcome);
+        let mut logs = if is_well { String::new() } else { world.logs().await };
+        let after = match &outcome {
+            // Then to the other side.
+            Ok(outcome) => world.moved(if outcome.at == "old" { HOST } else { ORIGIN }).await.err(),
+            Err(_) => None,
+        };
+        if after.is_some() {
+            logs.push_str(&world.logs().await);
+        }
+        let text = match (&outcome, &after) {
+            (Err(why), _) => why.clone(),
+            (Ok(outcome), None) => outcome.cell(),
+            (Ok(outcome), Some(why)) => format!("{}; {why}", outcome.cell()),
+        };
+        let gap = outcome.as_ref().map(|outcome| outcome.gap_from.as_millis()).unwrap_or_default();
+        eprintln!("{title}: {text} (gap from {gap} ms; all in {} ms)", (time::now() - start).as_millis());
+        if !is_well || after.is_some() {
+            let file = folder.join(format!(
+                "kills-{step}-{}-{}.log",
+                PHASES[phase],
+                victim_is.name().replace(' ', "-")
+            ));
+            std::fs::write(&file, format!("{title}: {text}\n{logs}")).unwrap();
+            bad.push(format!("{title}: {text} (see {})", file.display()));
+            if outcome.is_err() || after.is_some() {
+                drop(world);
+                world = World::start().await;
+            }
+        }
+        found.insert(
+            (step, phase, victim),
+            if is_well && after.is_none() { text } else { format!("**{text}**") },
+        );
+    }
+    let markdown = markdown(&steps, &found);
+    let file = folder.join(format!("{name}.md"));
+    std::fs::write(&file, &markdown).unwrap();
+    eprintln!(
+        "{markdown}\n{} cells in {} ms: {}",
+        found.len(),
+        (time::now() - began).as_millis(),
+        file.display()
+    );
+    world.stop().await;
+    assert!(bad.is_empty(), "{} cells are not as they should be:\n{}", bad.len(), bad.join("\n"));
+}
+
+fn markdown(steps: &[Step], found: &BTreeMap<Cell, String>) -> String {
+    let mut text = "| move | step | |".to_owned();
+    Victim::ALL.iter().for_each(|victim| _ = write!(text, " {} |", victim.name()));
+    text.push_str("\n|---|---|---|");
+    text.push_str(&"---|".repeat(Victim::ALL.len()));
+    for (at, step) in steps.iter().enumerate() {
+        for (phase, name) in PHASES.iter().enumerate() {
+            let nth = if step.nth > 1 { format!(" ({})", step.nth) } else { String::new() };
+            let _ = write!(text, "\n| {} | `{}`{nth} | {name} |", step.to, step.name);
+            for victim in 0..Victim::ALL.len() {
+                let _ = write!(text, " {} |", found.get(&(at, phase, victim)).map_or("", |text| text));
+            }
+        }
+    }
+    text.push('\n');
+    text
+}
+
+/// EV-10: each step and each victim, but not each pair of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn any_part_may_be_killed_at_any_step_of_a_move() {
+    let victims = Victim::ALL.len();
+    let of = |steps: usize| {
+        (0..steps * 3).map(|row| (row / 3, row % 3, (row + row / victims) % victims)).collect()
+    };
+    table("kills-sample", of).await;
+}
+
+/// EV-10: all of them.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes six minutes"]
+async fn all_parts_are_killed_at_all_steps_of_a_move() {
+    let all = |steps: usize| {
+        let times: usize = std::env::var("KILLS_TIMES").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+        let rows = (0..steps).flat_map(|step| (0..3).map(move |phase| (step, phase)));
+        rows.flat_map(|(step, phase)| {
+            (0..Victim::ALL.len()).flat_map(move |victim| std::iter::repeat_n((step, phase, victim), times))
+        })
+        .collect()
+    };
+    table("kills", all).await;
+}
+
+/// Two moves of one UE at once, a detach in the middle of a move, and a path between switch and target that is broken.
+#[tokio::test(flavor = "multi_thread")]
+async fn moves_that_something_comes_between_end_well() {
+    let mut world = World::start().await;
+    world.moved(HOST).await.unwrap();
+    world.moved(ORIGIN).await.unwrap();
+    let (moves, all) = (edge::MOVES.parse().unwrap(), world.all());
+    let there = json!({"ues": &all, "to": HOST, "order": "keep"});
+    let begin = |world: &World| {
+        world.proxy.call(moves, ("POST", "/v1/moves?wait=40".to_owned()), Some(there.clone()))
+    };
+
+    // The second one is refused, and the first one is not disturbed.
+    let comes = world.proxy.hold("POST /v1/replicas", 1, Phase::During(Duration::ZERO));
+    let first = begin(&world);
+    let held = time::timeout(COMES, comes).await.unwrap().unwrap();
+    let back = json!({"ues": [&all[0]], "to": ORIGIN});
+    for second in [there.clone(), back] {
+        let refused = world.orchestrator("POST", "/v1/moves", Some(second)).await.unwrap_err();
+        assert!(refused.contains("is being moved by /v1/moves/"), "{refused}");
+    }
+    drop(held);
+    assert_eq!(first.await.unwrap().unwrap().body["state"], "done");
+    assert_eq!(world.settled(RECOVERY).await.as_deref(), Ok("new"));
+    world.moved(ORIGIN).await.unwrap();
+
+    // Nothing is at the edge of users that are gone; when they are back they can be moved.
+    let comes = world.proxy.hold("POST /v1/diversions?order=keep", 1, Phase::Before);
+    let first = begin(&world);
+    let held = time::timeout(COMES, comes).await.unwrap().unwrap();
+    world.ues.clear();
+    world.simulator.take().unwrap().stop().await.unwrap();
+    drop(held);
+    assert_eq!(first.await.unwrap().unwrap().body["ended"], true);
+    world.is_clean(ORIGIN).await.unwrap();
+    until("no diversion is left", async || {
+        let left = world.lab.controller("GET", "/v1/diversions", None).await.ok()?;
+        left["diversions"].as_array()?.is_empty().then_some(())
+    })
+    .await;
+    world.simulator = Some(world.lab.simulate(&simulated(&["--cycles", "2"])).unwrap());
+    assert_eq!(world.settled(RECOVERY).await.as_deref(), Ok("old"));
+    world.moved(HOST).await.unwrap();
+
+    // Users go back by the controller or by the orchestrator, whoever is first, and can be moved when the path is whole.
+    let links = Links::in_ns(world.lab.namespace_of("controller")).unwrap();
+    links.down(edge::N3_PORTS[2]).await.unwrap();
+    time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(world.settled(RECOVERY).await.as_deref(), Ok("old"));
+    links.up(edge::N3_PORTS[2]).await.unwrap();
+    until("the anchor answers again", async || {
+        let anchors = world.lab.controller("GET", "/v1/anchors", None).await.ok()?;
+        let edge =
+            anchors["anchors"].as_array()?.iter().find(|anchor| anchor["name"] == edge::SITES[0].anchor)?;
+        (edge["alive"] == true).then_some(())
+    })
+    .await;
+    world.moved(HOST).await.unwrap();
+    world.moved(ORIGIN).await.unwrap();
+    world.stop().await;
+}
+
+/// An idle UE is moved: it is paged by its original anchor, nothing that waited for it is lost, and it is diverted when it is active.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_ue_is_paged_and_then_diverted() {
+    let mut world = World::start_with(&["--inactivity", "0.3"]).await;
+    let all = world.all();
+    let places: Vec<_> =
+        std::mem::take(&mut world.ues).into_values().map(|ue| (ue.address, ue.space)).collect();
+    for _ in 0..UES {
+        world.simulator.as_mut().unwrap().expect("idle", PATIENCE).await.unwrap();
+    }
+    let request = json!({"ues": all, "to": HOST, "order": "keep"});
+    let one = world.orchestrator("POST", "/v1/moves?wait=40", Some(request)).await.unwrap();
+    assert_eq!((&one["state"], &one["counts"]["waiting"]), (&json!("done"), &json!(UES)), "{one}");
+    let flows: Vec<Stream> = (0..)
+        .zip(&places)
+        .map(|(number, (address, space))| {
+            let user = bind(space, *address, UE_PORT + number).unwrap();
+            let server = bind(world.lab.dn(), lab::DN, DN_PORT + number).unwrap();
+            Stream::start(&server, &user, (*address, UE_PORT + number).into())
+        })
+        .collect();
+    until("both are at the edge", async || {
+        let known = world.orchestrator("GET", "/v1/ues", None).await.ok()?;
+        let known = known["ues"].as_array()?.clone();
+        (known.len() == UES as usize && known.iter().all(|ue| ue["on"] == HOST)).then_some(())
+    })
+    .await;
+    let first: Vec<usize> = flows.iter().map(Stream::come).collect();
+    time::sleep(Duration::from_millis(500)).await;
+    for (flow, first) in flows.iter().zip(first) {
+        assert!(flow.come() > first, "downlink packets come");
+        let found = flow.since(0).await;
+        assert_eq!((found.lost, found.doubled), (0, 0), "{found:?}");
+    }
+    world.is_clean(HOST).await.unwrap();
+    drop(flows);
+    world.stop().await;
+}
