@@ -238,6 +238,9 @@ impl Agent {
                 )));
             }
             self.open(n4, started, resume, original).await?;
+            if let Some((side, _)) = self.side.as_mut() {
+                of_side!(side, clone => clone.greeted());
+            }
             if let Some((side, _)) = self.side.as_mut().filter(|_| !resume) {
                 // A replicator that begins knows nothing of those whom an earlier one has had made.
                 of_side!(side, clone => clone.end_all(now));

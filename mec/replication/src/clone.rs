@@ -183,6 +183,8 @@ pub struct User<T> {
     /// Earlier values of `control`.
     controls: Vec<u64>,
     ending: bool,
+    /// By the greeting of which replicator it was told last.
+    greeting: u64,
     /// To be made when it has ended, and how that one is named.
     again: Option<(Handle, Script)>,
 }
@@ -279,6 +281,8 @@ pub struct Clone<S: Side> {
     probe: Option<Instant>,
     /// It is greeted, and nothing else is said: when again.
     greeting: Option<Instant>,
+    /// Replicators so far.
+    greetings: u64,
 }
 
 impl<S: Side> Clone<S> {
@@ -304,6 +308,7 @@ impl<S: Side> Clone<S> {
             started: None,
             probe: None,
             greeting: None,
+            greetings: 0,
         }
     }
 
@@ -319,12 +324,17 @@ impl<S: Side> Clone<S> {
             }
             user.ending = true;
             self.naive.retain(|(of, _)| *of != handle);
-            self.forget(handle);
+            self.forget(now, handle);
         }
         let sent: Vec<u32> = self.sent.keys().copied().collect();
         sent.into_iter().for_each(|sequence| _ = self.settled(sequence));
         self.passed.clear();
         self.greet(now);
+    }
+
+    /// A replicator has come. Sessions that it does not name are those of an earlier one.
+    pub fn greeted(&mut self) {
+        self.greetings += 1;
     }
 
     fn greet(&mut self, now: Instant) {
@@ -338,6 +348,7 @@ impl<S: Side> Clone<S> {
     /// Makes a session. One that is there is made already, and told again.
     pub fn make(&mut self, now: Instant, handle: Handle, script: Script) {
         if let Some(user) = self.users.get_mut(&handle) {
+            user.greeting = self.greetings;
             let is_other = user.control != script.control;
             if user.ending || is_other {
                 // Another user had this handle: that one ends first.
@@ -352,19 +363,25 @@ impl<S: Side> Clone<S> {
             }
             return;
         }
-        self.begin(handle, script);
+        self.begin(now, handle, script);
         self.fill(now);
     }
 
-    fn begin(&mut self, handle: Handle, script: Script) {
-        if let Some(before) = self.by_control.get(&script.control) {
-            match self.users.get_mut(before).filter(|user| user.ending) {
-                // An earlier attempt for this user ends first.
+    fn begin(&mut self, now: Instant, handle: Handle, script: Script) {
+        if let Some(before) = self.by_control.get(&script.control).copied() {
+            let greetings = self.greetings;
+            match self.users.get_mut(&before).filter(|user| user.ending || user.greeting != greetings) {
+                // An earlier attempt for this user ends first. Of one of a replicator before this one nobody knows.
                 Some(user) => {
-                    self.later_users.insert(handle, *before);
+                    self.later_users.insert(handle, before);
                     if let Some((instead, _)) = user.again.replace((handle, script)) {
                         self.later_users.remove(&instead);
                         self.events.push_back(Event::Ended(instead));
+                    }
+                    if !user.ending {
+                        user.script.clear();
+                        user.ending = true;
+                        self.step(now, before);
                     }
                 }
                 None => self.events.push_back(Event::Refused(handle, Why::Taken)),
@@ -372,7 +389,12 @@ impl<S: Side> Clone<S> {
             return;
         }
         self.by_control.insert(script.control, handle);
-        let user = User { control: script.control, script: script.requests.into(), ..User::default() };
+        let user = User {
+            control: script.control,
+            script: script.requests.into(),
+            greeting: self.greetings,
+            ..User::default()
+        };
         self.users.insert(handle, user);
         self.waiting.push_back(handle);
     }
@@ -380,6 +402,7 @@ impl<S: Side> Clone<S> {
     /// A session is there already: another agent has made it.
     pub fn adopt(&mut self, now: Instant, handle: Handle, control: u64, made: Made) {
         if let Some(user) = self.users.get_mut(&handle) {
+            user.greeting = self.greetings;
             // What is known here is as new, or newer.
             if user.control == control && user.made && !user.ending {
                 return self.events.push_back(Event::Made(handle, user.refs()));
@@ -396,13 +419,16 @@ impl<S: Side> Clone<S> {
         let Made { anchor, bearers } = made;
         self.by_control.insert(control, handle);
         let told = bearers.clone();
-        self.users.insert(handle, User { control, anchor, bearers, told, made: true, ..User::default() });
+        let greeting = self.greetings;
+        self.users
+            .insert(handle, User { control, anchor, bearers, told, made: true, greeting, ..User::default() });
     }
 
     /// Gives a user another handle, as another replicator names it; `None`: it is not there, or not as it is to be.
     fn renamed(&mut self, before: Handle, handle: Handle) -> Option<&User<S::State>> {
         self.users.get(&before).filter(|user| user.made && !user.ending)?;
-        let user = self.users.remove(&before)?;
+        let mut user = self.users.remove(&before)?;
+        user.greeting = self.greetings;
         for control in user.controls.iter().chain([&user.control]) {
             if let Some(of) = self.by_control.get_mut(control).filter(|of| **of == before) {
                 *of = handle;
@@ -419,7 +445,8 @@ impl<S: Side> Clone<S> {
 
     /// Replays messages as they are, one after another. A user is made when its last one is answered.
     pub fn replay(&mut self, now: Instant, handle: Handle, control: u64, octets: Vec<u8>) {
-        self.users.entry(handle).or_insert_with(|| User { control, ..User::default() });
+        let greeting = self.greetings;
+        self.users.entry(handle).or_insert_with(|| User { control, greeting, ..User::default() });
         self.by_control.insert(control, handle);
         self.naive.push_back((handle, octets));
         self.fill(now);
@@ -635,7 +662,7 @@ impl<S: Side> Clone<S> {
             }
             if user.ending {
                 if user.anchor == 0 {
-                    return self.forget(handle);
+                    return self.forget(now, handle);
                 }
                 let request = self.side.end(user);
                 return self.request_of(now, handle, request);
@@ -684,7 +711,7 @@ impl<S: Side> Clone<S> {
         }
         // Of a UE with several PDN connections each ends for itself. A refusal says that there is none.
         if was_end && (user.bearers.is_empty() || user.ending && !matches!(answered, Answered::Accepted)) {
-            return self.forget(handle);
+            return self.forget(now, handle);
         }
         match answered {
             Answered::Accepted => self.step(now, handle),
@@ -701,7 +728,7 @@ impl<S: Side> Clone<S> {
             self.patience.remove(&(until, handle));
         }
         if user.ending {
-            return self.forget(handle);
+            return self.forget(now, handle);
         }
         self.events.push_back(Event::Refused(handle, why));
         user.waits = None;
@@ -710,7 +737,7 @@ impl<S: Side> Clone<S> {
         self.step(now, handle);
     }
 
-    fn forget(&mut self, handle: Handle) {
+    fn forget(&mut self, now: Instant, handle: Handle) {
         if let Some(user) = self.users.remove(&handle) {
             for control in user.controls.iter().chain([&user.control]) {
                 if self.by_control.get(control) == Some(&handle) {
@@ -726,7 +753,7 @@ impl<S: Side> Clone<S> {
             }
             if let Some((next, script)) = user.again {
                 self.later_users.remove(&next);
-                self.begin(next, script);
+                self.begin(now, next, script);
             }
         }
     }

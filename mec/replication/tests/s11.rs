@@ -813,6 +813,30 @@ fn a_handle_that_is_used_again_is_another_users() {
     assert_eq!(clone.poll_event(), None);
 }
 
+/// A replicator that was killed before it could note its copies is followed by one that does not know them. That one's copies of the same users
+/// take their place, whether those were made or under way; within its own life another session with the same TEID is refused.
+#[test]
+fn copies_that_nobody_knows_give_way() {
+    for is_made in [true, false] {
+        let mut world = World::new();
+        (1..=2).for_each(|ue| world.attach(ue));
+        let mut to = Anchor::new(1, 5000);
+        let mut clone = Clone::new(side(1), Limits::default(), 9);
+        clone.greeted();
+        clone.make(world.now, 100, world.script(0));
+        if is_made {
+            drive(&mut clone, &mut to, world.now);
+        }
+        clone.greeted();
+        clone.make(world.now, 200, world.script(0));
+        let ends = drive(&mut clone, &mut to, world.now);
+        assert!(ends[&200].is_ok(), "{ends:?}");
+        assert_eq!(to.sessions.len(), 1, "the former one has ended");
+        clone.make(world.now, 201, world.script(0));
+        assert_eq!(clone.poll_event(), Some(Event::Refused(201, Why::Taken)));
+    }
+}
+
 /// A request that passes once more behind its answer, with the answer that the other end remembers, counts once.
 #[test]
 fn repetitions_that_cross_their_answer_count_once() {
