@@ -16,6 +16,8 @@ const REQUEST: u16 = 1;
 const REPLY: u16 = 2;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
+/// Octets of VLAN tags: there are two at most, others are not read.
+const TAGS: usize = 8;
 const OPTION_SOURCE: u8 = 1;
 const OPTION_TARGET: u8 = 2;
 /// Solicited, and override what is in the cache (RFC 4861 §4.4).
@@ -195,6 +197,34 @@ pub fn echo_request(from: Station, to: Station, sequence: u16) -> Option<Vec<u8>
     build_datagram((from, GTPU_PORT), (to, GTPU_PORT), &Signalling::EchoRequest { sequence }.build())
 }
 
+/// VLAN tags of a frame, as they are in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tags {
+    octets: [u8; TAGS],
+    length: usize,
+}
+
+impl Tags {
+    /// Those of a frame.
+    pub fn of(frame: &[u8]) -> Tags {
+        let mut tags = Tags::default();
+        let count =
+            ethernet::Frame::new(frame).map_or(0, |frame| frame.vlans().into_iter().flatten().count());
+        if let Some(octets) = frame.get(12..12 + 4 * count) {
+            tags.octets[..octets.len()].copy_from_slice(octets);
+            tags.length = octets.len();
+        }
+        tags
+    }
+
+    /// A frame that has none, with these.
+    pub fn put(self, mut frame: Vec<u8>) -> Vec<u8> {
+        let behind_addresses = 12.min(frame.len());
+        frame.splice(behind_addresses..behind_addresses, self.octets[..self.length].iter().copied());
+        frame
+    }
+}
+
 /// A datagram between ports of two stations; `None` if it is too long, or their IP versions differ.
 pub fn build_datagram(from: (Station, u16), to: (Station, u16), content: &[u8]) -> Option<Vec<u8>> {
     let ((from, source), (to, destination)) = (from, to);
@@ -218,9 +248,7 @@ pub fn with_content(frame: &[u8], content: &[u8]) -> Option<Vec<u8>> {
     let from = Station { mac: MacAddr(ends.source()), ip: source };
     let to = Station { mac: MacAddr(ends.destination()), ip: destination };
     let built = build_datagram((from, udp.source_port()), (to, udp.destination_port()), content)?;
-    let [vlan, ..] = ends.vlans();
-    let inner = ethernet::Frame::new(&built).ok()?;
-    Some(ethernet::build(to.mac.0, from.mac.0, vlan, inner.ethertype(), inner.payload()))
+    Some(Tags::of(frame).put(built))
 }
 
 /// The datagram of a frame: source, destination, and the datagram; `None` for other frames and for fragments.
@@ -279,6 +307,14 @@ mod tests {
             let ends = ethernet::Frame::new(&other).unwrap();
             assert_eq!((ends.source(), ends.destination(), ends.vlans()[0]), (a.mac.0, b.mac.0, vlan));
         }
+        // Two tags, and priorities.
+        let (a, b) = (station(1, "10.0.0.1"), station(2, "10.0.0.2"));
+        let plain = build_datagram((a, 8805), (b, 4000), b"before").unwrap();
+        let tags = [0x88, 0xa8, 0x60, 5, 0x81, 0, 0xe0, 6];
+        let tagged = [&plain[..12], &tags, &plain[12..]].concat();
+        assert_eq!(Tags::of(&tagged).put(plain.clone()), tagged);
+        assert_eq!(with_content(&tagged, b"before"), Some(tagged));
+        assert_eq!((Tags::of(&plain), Tags::of(&plain[..9])), (Tags::default(), Tags::default()));
     }
 
     #[test]

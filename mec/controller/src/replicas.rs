@@ -22,7 +22,7 @@ use crate::capture::Captured;
 use crate::config::{self, Config};
 use crate::diverting::Told;
 use crate::diverting::model::{Diversion, Tunnel};
-use crate::frame::{self, Station};
+use crate::frame::{self, Station, Tags};
 use crate::switch::{Fabric, Handle};
 
 static UNSENT: Counter = Counter::new("controller_clone_requests_unsent");
@@ -40,6 +40,8 @@ struct Way {
     to_anchor: Option<PortNo>,
     anchor: MacAddr,
     control: MacAddr,
+    /// Their VLAN, if they are in one.
+    tags: Tags,
 }
 
 /// Ways by anchor and control plane.
@@ -174,7 +176,9 @@ impl Replication {
         let place = |diversion: &Diversion| {
             let is_of_user = diversion.ue.is_some();
             let is_whole = is_of_user && diversion.application.is_none() && diversion.peer.is_none();
-            Place { user: diversion.ue, to: diversion.to.clone(), is_whole }
+            let station = self.config.base_station(&diversion.base_station);
+            let base_station = station.filter(|_| !is_of_user).map(|station| station.address);
+            Place { user: diversion.ue, base_station, to: diversion.to.clone(), is_whole }
         };
         match told {
             Told::Anew(diversions) => {
@@ -183,12 +187,10 @@ impl Replication {
                 self.replicator.place_all(all.collect());
             }
             Told::Changed { set, gone } => {
-                for diversion in *gone {
-                    self.replicator.place(&diversion.from, diversion.id(), None);
-                }
-                for diversion in *set {
-                    self.replicator.place(&diversion.from, diversion.id(), Some(place(diversion)));
-                }
+                let gone = gone.iter().map(|diversion| (&*diversion.from, diversion.id(), None));
+                let set = set.iter();
+                let set = set.map(|diversion| (&*diversion.from, diversion.id(), Some(place(diversion))));
+                self.replicator.place_some(gone.chain(set));
             }
         }
     }
@@ -197,8 +199,8 @@ impl Replication {
     fn learn(&self, message: &Captured, datapath_id: u64, port: PortNo, frame: &[u8]) -> (IpAddr, IpAddr) {
         let (anchor, control) =
             if message.by_control { (message.to.0, message.from.0) } else { (message.from.0, message.to.0) };
-        if let Ok(frame) = packet::ethernet::Frame::new(frame) {
-            let (from, to) = (MacAddr(frame.source()), MacAddr(frame.destination()));
+        if let Ok(ends) = packet::ethernet::Frame::new(frame) {
+            let (from, to) = (MacAddr(ends.source()), MacAddr(ends.destination()));
             let (at_anchor, at_control) = if message.by_control { (to, from) } else { (from, to) };
             let mut ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
             let before = ways.get(&(anchor, control));
@@ -206,7 +208,9 @@ impl Replication {
                 true => (Some(port), before.and_then(|way| way.to_anchor)),
                 false => (before.and_then(|way| way.to_control), Some(port)),
             };
-            let way = Way { datapath_id, to_control, to_anchor, anchor: at_anchor, control: at_control };
+            let tags = Tags::of(frame);
+            let way =
+                Way { datapath_id, to_control, to_anchor, anchor: at_anchor, control: at_control, tags };
             // Anybody can write any source on a packet.
             if ways.len() < MAX_WAYS || ways.contains_key(&(anchor, control)) {
                 ways.insert((anchor, control), way);
@@ -328,7 +332,7 @@ fn send(ways: &Ways, handle: &Handle, message: &Outgoing) {
         let frame =
             frame::build_datagram((from, message.from.port()), (to, message.to.port()), &message.octets)?;
         let out = vec![Action::output(port?)];
-        handle.packet_out(way.datapath_id, PortNo::CONTROLLER, out, frame).ok()
+        handle.packet_out(way.datapath_id, PortNo::CONTROLLER, out, way.tags.put(frame)).ok()
     });
     if sent.is_none() {
         // Who waits for it asks again.

@@ -7,6 +7,7 @@
 //! one clone and one replicator at a time: a new connection ends the one before. What it knows it has from the replicator; users stay
 //! when the connection ends, and go on when it is back.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -28,12 +29,17 @@ use crate::session::Session;
 use crate::template::Template;
 
 static BAD: Counter = Counter::new("agent_bad_frames");
+static LOST: Counter = Counter::new("agent_usage_reports_lost");
 
 /// Ports of the protocols (TS 29.274 §4.2.2.1, TS 29.244 §4.2.2).
 const S11_PORT: u16 = 2123;
 const N4_PORT: u16 = 8805;
 /// Octets for a replicator that reads too slowly.
 const MAX_UNSENT: usize = 64 << 20;
+/// Most messages with usage that wait for a replicator.
+const MAX_USAGE: usize = 16_384;
+/// The place of a message that has not been written yet.
+const UNWRITTEN: u64 = u64::MAX;
 /// How often, and how long each time, a clone is asked for an association.
 const ASSOCIATION_TRIES: u32 = 10;
 const ASSOCIATION_WAIT: Duration = Duration::from_millis(300);
@@ -75,6 +81,12 @@ pub struct Agent {
     side: Option<(Sides, Arc<UdpSocket>)>,
     templates: HashMap<u16, Template>,
     unsent: Vec<u8>,
+    /// Octets that were sent by this connection.
+    sent: u64,
+    /// The replicator of this connection has said who it is.
+    is_greeted: bool,
+    /// Usage, which a clone tells once, with where it ends in the octets of this connection. It is kept until it is sent.
+    usage: VecDeque<(u64, Frame)>,
     writer: Writer,
 }
 
@@ -101,8 +113,9 @@ impl Agent {
     /// It cannot be served.
     pub async fn bind(config: Config) -> io::Result<Agent> {
         let listener = Arc::new(net::tcp::listen(config.listen).await?);
-        let (templates, unsent, writer) = Default::default();
-        Ok(Agent { config, listener, side: None, templates, unsent, writer })
+        let (templates, unsent, usage, writer) = Default::default();
+        let (sent, is_greeted) = (0, false);
+        Ok(Agent { config, listener, side: None, templates, unsent, sent, is_greeted, usage, writer })
     }
 
     /// Serves replicators, one after another, without end.
@@ -127,6 +140,7 @@ impl Agent {
 
     /// Serves the clone while nobody is connected.
     async fn without(&mut self, listener: &TcpListener) -> TcpStream {
+        self.begin();
         let mut datagram = vec![0; 65_536];
         loop {
             let due = self.due();
@@ -138,7 +152,7 @@ impl Agent {
                 () = sleep_until(due) => self.timeout(),
             }
             self.flush();
-            // Nobody hears it; who comes is told what is asked again.
+            // Nobody hears it; who comes is told what is asked again, and usage.
             self.unsent.clear();
         }
     }
@@ -146,8 +160,7 @@ impl Agent {
     async fn connection(&mut self, stream: &mut TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         self.templates.clear();
-        self.unsent.clear();
-        self.writer = Writer::default();
+        self.begin();
         let mut reader = Reader::default();
         let (mut octets, mut datagram) = (vec![0; 65_536], vec![0; 65_536]);
         loop {
@@ -159,7 +172,7 @@ impl Agent {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
                     Err(error) => return Err(error),
                 };
-                self.unsent.drain(..sent);
+                self.has_sent(sent);
                 if self.unsent.len() > MAX_UNSENT {
                     return Err(io::Error::other("the replicator reads too slowly"));
                 }
@@ -178,9 +191,31 @@ impl Agent {
                 }
                 received = receive(socket, &mut datagram) => self.datagram(&datagram[..received]),
                 () = sleep_until(due) => self.timeout(),
-                sent = to.write(&self.unsent), if !self.unsent.is_empty() => drop(self.unsent.drain(..sent?)),
+                sent = to.write(&self.unsent), if !self.unsent.is_empty() => self.has_sent(sent?),
             }
             self.flush();
+        }
+    }
+
+    /// Nothing was said yet to whom comes.
+    fn begin(&mut self) {
+        self.unsent.clear();
+        self.writer = Writer::default();
+        (self.sent, self.is_greeted) = (0, false);
+        self.usage.iter_mut().for_each(|(end, _)| *end = UNWRITTEN);
+    }
+
+    fn has_sent(&mut self, octets: usize) {
+        self.unsent.drain(..octets);
+        self.sent += octets as u64;
+        while self.usage.pop_front_if(|(end, _)| *end <= self.sent).is_some() {}
+    }
+
+    /// Writes usage that waits for a replicator that is there.
+    fn write_usage(&mut self) {
+        for (end, frame) in self.usage.iter_mut().filter(|(end, _)| *end == UNWRITTEN) {
+            self.writer.write(frame, &mut self.unsent);
+            *end = self.sent + self.unsent.len() as u64;
         }
     }
 
@@ -221,7 +256,21 @@ impl Agent {
                 Event::Usage { handle, is_end, octets } => Frame::Usage { handle, is_end, octets },
                 Event::Request { handle, sequence, octets } => Frame::Request { handle, sequence, octets },
             };
-            self.writer.write(&frame, &mut self.unsent);
+            if !matches!(frame, Frame::Usage { .. }) {
+                self.writer.write(&frame, &mut self.unsent);
+                continue;
+            }
+            self.usage.push_back((UNWRITTEN, frame));
+            if self.usage.len() > MAX_USAGE {
+                self.usage.pop_front();
+                LOST.inc();
+            }
+            if self.is_greeted
+                && let Some((end, frame)) = self.usage.back_mut()
+            {
+                self.writer.write(frame, &mut self.unsent);
+                *end = self.sent + self.unsent.len() as u64;
+            }
         }
     }
 
@@ -246,6 +295,12 @@ impl Agent {
                 of_side!(side, clone => clone.end_all(now));
             }
             self.say(&Frame::Ready);
+            if !resume {
+                LOST.add(self.usage.len() as u64);
+                self.usage.clear();
+            }
+            self.is_greeted = true;
+            self.write_usage();
             return Ok(());
         }
         let Some((side, _)) = &mut self.side else { return Err(io::Error::other("no greeting")) };

@@ -11,8 +11,8 @@
 //!   answered as accepted; a Delete Bearer Request is refused, as the bearer is to stay. If only a part of the user's packets is diverted,
 //!   no anchor can tell, so all are withheld.
 //! - **Usage** on N4 is merged ([`usage`]). An answer to a request that asks for usage, or ends the session,
-//!   is held until the clone has answered the same, for [`HOLD`] at most, and has both. What a clone has left when it ends
-//!   is reported as the original's.
+//!   is held until the clone has answered the same, for [`HOLD`] or [`HOLD_END`] at most, and has both. What a clone tells
+//!   later, and has left when it ends, is reported as the original's, as long as the session lives.
 //! - **Downlink data.** A notification of the original is passed on, also for a user whom a clone serves: packets of that user
 //!   wait at the original, on their way since before the move, and only paging delivers them. An MME or SMF that pages already
 //!   acknowledges it and does no more.
@@ -35,7 +35,8 @@ use tokio::sync::watch;
 
 use crate::clone::Side as _;
 use crate::frame::Frame;
-use crate::n4::usage::{self, Ledger};
+use crate::moved::{CopyName, Departures};
+use crate::n4::usage::{self, Ledger, UNCHARGED};
 use crate::n4::{clone::N4, tree};
 use crate::record::prefix;
 use crate::replicator::{Outgoing, Protocol, Replicator, State, Taken};
@@ -45,11 +46,13 @@ use crate::track::Datagram;
 static INACTIVE: Counter = Counter::new("replication_inactivity_withheld");
 static MERGED: Counter = Counter::new("replication_usage_reports_merged");
 static UNMERGED: Counter = Counter::new("replication_usage_reports_passed_unmerged");
-static UNCHARGED: Counter = Counter::new("replication_usage_reports_lost");
 static LATE: Counter = Counter::new("replication_held_answers_late");
 
 /// How long an answer waits for a clone's: less than the SMF takes until it asks again.
 pub const HOLD: Duration = Duration::from_millis(500);
+/// The same for the end of a session, after which nothing more can be reported: three requests to the clone may be lost
+/// ([`Limits::repeat`](crate::clone::Limits::repeat)).
+pub const HOLD_END: Duration = Duration::from_secs(2);
 /// Time until a report in the original's name is sent again, and how often.
 const REPEAT: Duration = Duration::from_secs(1);
 const REPEATS: u32 = 3;
@@ -70,8 +73,10 @@ const DELETE_BEARER: u8 = gtpv2c::MessageType::DeleteBearerRequest as u8;
 /// Where a user's packets go, or a part of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The user's address; `None`: all users of the original.
+    /// The user's address; `None`: all users of the original, or of one of its base stations.
     pub user: Option<IpAddr>,
+    /// The base station, if `user` is `None` and only its users are diverted.
+    pub base_station: Option<IpAddr>,
     /// The anchor.
     pub to: String,
     /// All packets, else a part of them.
@@ -169,16 +174,29 @@ impl Places {
         self.counts.get(&original).is_some_and(|counts| counts.contains_key(target))
     }
 
-    pub(crate) fn served(&self, original: IpAddr, addresses: impl Iterator<Item = IpAddr>) -> Served<&str> {
-        let users = addresses.map(|address| Some(key(address))).chain([None]);
-        let mut served = Served::ByOriginal;
-        for (_, place) in users.filter_map(|user| self.by_user.get(&(original, user))).flatten() {
+    /// `station`: the user's base station, which is asked for only if it matters.
+    pub(crate) fn served(
+        &self,
+        original: IpAddr,
+        addresses: impl Iterator<Item = IpAddr>,
+        station: impl FnOnce() -> Option<IpAddr>,
+    ) -> Served<&str> {
+        let mut is_in_part = false;
+        let users = addresses.map(|address| (original, Some(key(address))));
+        for (_, place) in users.filter_map(|user| self.by_user.get(&user)).flatten() {
             if place.is_whole {
                 return Served::By(&place.to);
             }
-            served = Served::ByBoth;
+            is_in_part = true;
         }
-        served
+        if !is_in_part && let Some(of_all) = self.by_user.get(&(original, None)) {
+            let station = station();
+            // Of whom that is not known may be there.
+            is_in_part = of_all.iter().any(|(_, place)| {
+                place.base_station.is_none_or(|of| station.is_none_or(|station| station == of))
+            });
+        }
+        if is_in_part { Served::ByBoth } else { Served::ByOriginal }
     }
 }
 
@@ -207,7 +225,7 @@ struct Held {
 /// A message's transaction: the original, the control plane, type and number.
 type Transaction = (IpAddr, IpAddr, u8, [u8; 3]);
 
-/// Messages that did not pass as they were: repetitions are treated alike.
+/// Messages that did not pass as they were, or with usage: repetitions are treated alike.
 #[derive(Debug, Default)]
 struct Remembered {
     all: HashMap<Transaction, (Vec<u8>, Verdict, Option<Outgoing>)>,
@@ -230,12 +248,14 @@ impl Remembered {
 /// What is to happen later.
 #[derive(Debug)]
 pub(crate) enum Timer {
-    /// A held answer has waited enough.
-    Held(u64),
+    /// A held answer has waited enough, which is this long.
+    Held(u64, Duration),
     /// A message in the original's name has no answer yet.
     Report(IpAddr, u32),
     /// Repetitions of an original's messages no longer come.
     Linger(IpAddr),
+    /// A copy whose user another clone serves, by its handle, is no longer needed.
+    Departed(CopyName, u32),
 }
 
 /// What is known of interception.
@@ -249,12 +269,13 @@ pub(crate) struct Interception {
     lingering: HashMap<IpAddr, Instant>,
     /// Reports in originals' names without answers, by the SMF and their transaction, and how often they are still sent.
     reports: HashMap<(IpAddr, u32), (Outgoing, u32)>,
+    pub(crate) departures: Departures,
     /// To be started when the state is free.
     pub(crate) timers: Vec<Timer>,
 }
 
 impl Interception {
-    /// A message did not pass as it was.
+    /// A message did not pass as it was, or has usage.
     fn remember(&mut self, of: Transaction, came: Vec<u8>, verdict: Verdict, answer: Option<Outgoing>) {
         let until = time::now_std() + LINGER;
         if self.lingering.insert(of.0, until).is_none() {
@@ -363,9 +384,11 @@ pub(crate) enum Asks {
 
 impl State {
     pub(crate) fn served(&self, original: IpAddr, number: u32) -> Served<&str> {
-        let view = self.originals.get(&original).and_then(|of| of.tracker.table().view(number));
+        let tracker = self.originals.get(&original).map(|of| &of.tracker);
+        let view = tracker.and_then(|tracker| tracker.table().view(number));
         let addresses = view.into_iter().flat_map(|view| view.addresses());
-        self.interception.places.served(original, addresses)
+        let station = || tracker.and_then(|tracker| tracker.last_station(number));
+        self.interception.places.served(original, addresses, station)
     }
 
     /// Anchors whose messages are not to pass as they are: users of theirs are at clones, or their SMF's numbers are other ones than
@@ -449,7 +472,8 @@ impl State {
             }
         };
         let answer = answer.map(|octets| Outgoing { from: to, to: from, octets });
-        if verdict != Verdict::Pass {
+        // Usage is charged once, also if it has passed as it was.
+        if verdict != Verdict::Pass || of.2 == REPORT && !usage::reports(octets).is_empty() {
             self.interception.remember(of, octets.to_vec(), verdict.clone(), answer.clone());
         }
         self.outbox.extend(answer);
@@ -498,7 +522,7 @@ impl State {
         octets: &[u8],
     ) -> Verdict {
         let Some(original) = self.originals.get_mut(&anchor) else { return Verdict::Pass };
-        let (session, message) = match (taken.ledger.take(), taken.number) {
+        let (mut session, mut message) = match (taken.ledger.take(), taken.number) {
             (Some(mut ledger), _) => {
                 let message = ledger.of_original(octets);
                 (Err(ledger), message)
@@ -512,8 +536,9 @@ impl State {
         };
         let request = std::mem::take(&mut taken.request);
         if taken.waits.is_empty() || self.interception.held.len() >= MAX_HELD {
-            if let Ok(number) = session {
-                original.with_ledger(number, |ledger| ledger.modified(&request));
+            match &mut session {
+                Ok(number) => original.with_ledger(*number, |ledger| ledger.modified(&request)),
+                Err(ledger) => UNCHARGED.add(ledger.append_waiting(&mut message) as u64),
             }
             if message == octets {
                 return Verdict::Pass;
@@ -528,20 +553,27 @@ impl State {
         let id = self.interception.next_held;
         self.interception.next_held += 1;
         let held = Held { answer, came, original: anchor, session, request, waits };
+        let hold = if held.waits.iter().any(|wait| wait.is_end) { HOLD_END } else { HOLD };
         self.interception.held.insert(id, held);
-        self.interception.timers.push(Timer::Held(id));
+        self.interception.timers.push(Timer::Held(id, hold));
         Verdict::Withhold
     }
 
     /// Sends a held answer.
     fn release(&mut self, id: u64) {
         let Some(held) = self.interception.held.remove(&id) else { return };
-        let Held { answer, came, original, session, request, waits } = held;
+        let Held { mut answer, came, original, session, request, waits } = held;
         if !waits.is_empty() {
             LATE.inc();
         }
-        if let (Ok(number), Some(original)) = (session, self.originals.get_mut(&original)) {
-            original.with_ledger(number, |ledger| ledger.modified(&request));
+        match (session, self.originals.get_mut(&original)) {
+            (Ok(number), Some(original)) => {
+                original.with_ledger(number, |ledger| ledger.modified(&request));
+            }
+            (Err(mut ledger), _) if answer.octets.get(1) == Some(&DELETED) => {
+                UNCHARGED.add(ledger.append_waiting(&mut answer.octets) as u64);
+            }
+            _ => {}
         }
         if let Some(of) = transaction(Protocol::N4, original, answer.to.ip(), &came) {
             let verdict = Verdict::Instead(answer.octets.clone());
@@ -550,16 +582,18 @@ impl State {
         self.outbox.push(answer);
     }
 
-    /// Nothing more comes of some copies: answers no longer wait for it.
-    pub(crate) fn no_longer_awaited(&mut self, is_of: impl Fn(&Wait) -> bool) {
-        let mut ready = Vec::new();
+    /// Nothing more comes of some copies: answers no longer wait for it; of how many.
+    pub(crate) fn no_longer_awaited(&mut self, is_of: impl Fn(&Wait) -> bool) -> usize {
+        let (mut ready, mut count) = (Vec::new(), 0);
         for (id, held) in &mut self.interception.held {
+            count += held.waits.iter().filter(|wait| is_of(wait)).count();
             held.waits.retain(|wait| !is_of(wait));
             if held.waits.is_empty() {
                 ready.push(*id);
             }
         }
         ready.into_iter().for_each(|id| self.release(id));
+        count
     }
 
     /// A clone has told what it has carried.
@@ -712,9 +746,10 @@ impl Replicator {
 
     /// What is due after a time.
     pub(crate) async fn after(self, timer: Timer) {
+        let mut pause = REPEAT;
         match timer {
-            Timer::Held(id) => {
-                time::sleep(HOLD).await;
+            Timer::Held(id, hold) => {
+                time::sleep(hold).await;
                 let mut state = self.state();
                 state.release(id);
                 self.flush(state);
@@ -731,18 +766,22 @@ impl Replicator {
                     }
                 }
             },
+            Timer::Departed(copy, handle) => self.handed_over(copy, handle).await,
             Timer::Report(control, sequence) => loop {
-                time::sleep(REPEAT).await;
+                time::sleep(pause).await;
                 let mut state = self.state();
-                let Some((report, left)) = state.interception.reports.get_mut(&(control, sequence)) else {
-                    return;
-                };
-                if *left == 0 {
-                    state.interception.reports.remove(&(control, sequence));
-                    UNCHARGED.inc();
-                    return;
+                let Interception { reports, departures, .. } = &mut state.interception;
+                let Some((report, left)) = reports.get_mut(&(control, sequence)) else { return };
+                match left.checked_sub(1) {
+                    Some(fewer) => *left = fewer,
+                    // Without its answer a copy does not end.
+                    None if departures.wait_for(control, sequence) => pause = LINGER,
+                    None => {
+                        UNCHARGED.add(usage::reports(&report.octets).len() as u64);
+                        reports.remove(&(control, sequence));
+                        return;
+                    }
                 }
-                *left -= 1;
                 let again = report.clone();
                 state.outbox.push(again);
                 self.flush(state);

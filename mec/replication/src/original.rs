@@ -88,23 +88,41 @@ impl Tracker {
         if matches!(self, Tracker::S11(_)) { Protocol::S11 } else { Protocol::N4 }
     }
 
+    /// Whether P-GWs of sessions may be apart.
+    pub(crate) fn may_be_apart(&self) -> bool {
+        matches!(self, Tracker::S11(tracker) if tracker.may_be_apart())
+    }
+
+    /// Ends of a session's tunnels at base stations.
+    fn stations(&self, session: &Session) -> Vec<(u8, u32, IpAddr)> {
+        match self {
+            Tracker::S11(_) => s11::stations(&session.requests),
+            Tracker::N4(_) => n4::stations(&session.requests),
+        }
+    }
+
+    /// The base station that serves a user, or has done so before the user was idle.
+    pub(crate) fn last_station(&self, number: u32) -> Option<IpAddr> {
+        self.stations(&self.session(number)?).first().map(|(.., address)| *address)
+    }
+
     pub(crate) fn listed(&self, number: u32) -> Option<Listed> {
         let session = self.session(number)?;
         let has_way_back = match self {
             Tracker::S11(tracker) => tracker.ways_back(&session).is_none_or(|ways| ways.is_some()),
             Tracker::N4(_) => true,
         };
-        let (id, stations) = match self {
+        let id = match self {
             Tracker::S11(_) => {
                 let imsi = s11::imsi(session.subject);
-                let id = imsi.map_or_else(
+                imsi.map_or_else(
                     || format!("subject-{:016x}", session.subject),
                     |imsi| format!("imsi-{imsi}"),
-                );
-                (id, s11::stations(&session.requests))
+                )
             }
-            Tracker::N4(_) => (format!("seid-{:016x}", session.subject), n4::stations(&session.requests)),
+            Tracker::N4(_) => format!("seid-{:016x}", session.subject),
         };
+        let stations = self.stations(&session);
         let downlink = |id: u8| {
             let end = stations.iter().find(|(known, ..)| *known == id).filter(|_| !session.idle);
             end.map(|(_, teid, _)| *teid)
@@ -227,6 +245,12 @@ impl Original {
             }
             None => Ledger::new(is_unsure),
         }
+    }
+
+    /// Copies of these sessions have come or gone, which decides whether their ledgers are kept.
+    pub(crate) fn copies_changed(&mut self, numbers: &std::collections::HashSet<u32>) {
+        let ledgers = &self.ledgers;
+        self.changed_ledgers.extend(numbers.iter().filter(|number| ledgers.contains_key(number)));
     }
 
     /// Ledgers that have changed since the last time; `None`: there is none any more. Those of sessions without copies are not kept, as they

@@ -14,7 +14,7 @@
 //!
 //! State is behind one mutex, held for microseconds, never over an await.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,11 +31,11 @@ use crate::frame::Frame;
 use crate::intercept::{Asks, Interception, Wait, answer_clone};
 pub use crate::intercept::{Place, Verdict};
 use crate::keep::{self, KeepError, Kept, KeptCopy};
-use crate::n4::usage::{self, Ledger};
+use crate::n4::usage::{self, Ledger, UNCHARGED};
 pub use crate::original::{Listed, Tunnel};
 use crate::original::{Original, Tracker, find, of_tracker};
 use crate::replica::{Copy, Replica};
-use crate::track::{Datagram, Effect, OURS};
+use crate::track::{self, Datagram, Effect, OURS};
 use crate::{n4, s11};
 use store::records::{Change as Write, Records};
 
@@ -45,7 +45,7 @@ static UNASKED: Counter = Counter::new("replication_answers_unasked");
 
 /// How long copies may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Requests of clones whose answers are waited for.
+/// Requests of clones that are remembered: their answers are waited for, or they may be repeated.
 const MAX_ASKED: usize = 16_384;
 
 /// The protocol by which an anchor is controlled.
@@ -174,14 +174,59 @@ struct Asked {
     sequence: u32,
 }
 
+/// What has become of a request of a clone.
+#[derive(Debug)]
+enum Progress {
+    /// This was sent to the control plane, under this transaction.
+    Sent((IpAddr, u32), Outgoing),
+    Answered(Vec<u8>),
+}
+
+/// Requests of clones, which may come again.
+#[derive(Debug, Default)]
+struct Asking {
+    /// With the requests as they came.
+    all: HashMap<Asked, (Vec<u8>, Progress)>,
+    order: VecDeque<Asked>,
+    /// Those without answers, by their transactions.
+    sent: HashMap<(IpAddr, u32), Asked>,
+}
+
+impl Asking {
+    /// Notes what has become of a request. The oldest one is forgotten if there are too many.
+    fn note(&mut self, asked: Asked, came: Vec<u8>, progress: Progress) {
+        if let Progress::Sent(transaction, _) = &progress {
+            self.sent.insert(*transaction, asked.clone());
+        }
+        match self.all.insert(asked.clone(), (came, progress)) {
+            Some((_, Progress::Sent(former, _))) => _ = self.sent.remove(&former),
+            Some(_) => {}
+            None => self.order.push_back(asked),
+        }
+        if self.order.len() > MAX_ASKED
+            && let Some(oldest) = self.order.pop_front()
+            && let Some((_, Progress::Sent(transaction, _))) = self.all.remove(&oldest)
+        {
+            self.sent.remove(&transaction);
+        }
+    }
+
+    /// The request of an answer, which is kept for repetitions.
+    fn answered(&mut self, transaction: (IpAddr, u32), answer: &[u8]) -> Option<Asked> {
+        let asked = self.sent.remove(&transaction)?;
+        if let Some((_, progress)) = self.all.get_mut(&asked) {
+            *progress = Progress::Answered(answer.to_vec());
+        }
+        Some(asked)
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct State {
     /// By their address. An anchor is controlled by one protocol.
     pub(crate) originals: HashMap<IpAddr, Original>,
     pub(crate) replicas: BTreeMap<(String, String), Replica>,
-    asked: HashMap<(IpAddr, u32), Asked>,
-    /// The same by the clone's own transaction, with what was sent, as it repeats its requests.
-    asking: HashMap<Asked, Outgoing>,
+    asking: Asking,
     pub(crate) interception: Interception,
     /// To be sent when the state is free.
     pub(crate) outbox: Vec<Outgoing>,
@@ -205,6 +250,13 @@ pub(crate) struct Taken {
     pub(crate) waits: Vec<Wait>,
     /// The clone that serves the user ends its session by the request that has ended it.
     ends_by_itself: bool,
+}
+
+impl Taken {
+    fn new(control: IpAddr) -> Taken {
+        let (request, waits) = Default::default();
+        Taken { control, number: None, request, ledger: None, waits, ends_by_itself: false }
+    }
 }
 
 struct Inner {
@@ -234,7 +286,7 @@ impl std::fmt::Debug for Replicator {
 impl Replicator {
     /// `started`: when it says to clones that it has started, in seconds since 1900.
     pub fn new(config: Config, anchors: Vec<Anchor>, started: u32, send: Send) -> Replicator {
-        let state = Mutex::new(State { sequence: OURS, ..State::default() });
+        let state = Mutex::new(State { sequence: track::first_of_ours(), ..State::default() });
         Replicator {
             inner: Arc::new(Inner {
                 config,
@@ -324,26 +376,24 @@ impl Replicator {
                 fresh.insert(Original::new(tracker))
             }
         };
-        let mut effects = Vec::new();
-        of_tracker!(&mut original.tracker, tracker => tracker.observe(time::now_std(), datagram, &mut effects));
+        let (now, mut lost, mut effects) = (time::now_std(), Vec::new(), Vec::new());
+        of_tracker!(&mut original.tracker, tracker => {
+            tracker.lost_requests(now, &mut lost);
+            tracker.observe(now, datagram, &mut effects);
+        });
         if config.keep_raw {
-            effects.iter().for_each(|effect| original.keep(datagram.control, effect));
+            lost.iter().chain(&effects).for_each(|effect| original.keep(datagram.control, effect));
         }
         // It is remembered even if it has led to nothing: answers follow.
         if let Some(fresh) = fresh {
             state.originals.insert(anchor, fresh);
         }
-        let mut taken = Taken {
-            control: datagram.control,
-            number: None,
-            request: Vec::new(),
-            ledger: None,
-            waits: Vec::new(),
-            ends_by_itself: false,
-        };
-        for effect in effects {
-            state.follow(anchor, effect, &mut taken);
-        }
+        // What was lost is about other sessions, so this datagram's answer must not be taken for theirs.
+        let mut of_lost = Taken::new(datagram.control);
+        lost.into_iter().for_each(|effect| state.follow(anchor, effect, &mut of_lost));
+        UNCHARGED.add(of_lost.ledger.map_or(0, |ledger| ledger.waiting() as u64));
+        let mut taken = Taken::new(datagram.control);
+        effects.into_iter().for_each(|effect| state.follow(anchor, effect, &mut taken));
         Some(taken)
     }
 
@@ -606,6 +656,8 @@ impl Replicator {
             for replica in replicas.values_mut().filter(|replica| replica.original == *address) {
                 changed.extend(replica.changed.drain());
             }
+            // Where a session has got its copy later than its ledger, that is to be kept from now on.
+            original.copies_changed(&changed);
             for number in changed {
                 let of_original = replicas.iter().filter(|(_, replica)| replica.original == *address);
                 let copies = of_original.filter_map(|((_, target), replica)| {
@@ -662,8 +714,9 @@ impl Replicator {
             let there: Vec<u32> =
                 numbers.into_iter().filter(|number| replica.copies.contains_key(number)).collect();
             for number in &there {
-                state.leave(&key, *number);
-                if let Some(replica) = state.replicas.get_mut(&key) {
+                if !state.leave(&key, *number)
+                    && let Some(replica) = state.replicas.get_mut(&key)
+                {
                     replica.end(*number);
                 }
             }
@@ -686,8 +739,10 @@ impl Replicator {
         let mut state = self.state();
         match incoming {
             connection::Incoming::Connected => state.connected(key),
-            // It may have been told; the next agent does not know.
-            connection::Incoming::Failed => state.no_longer_awaited(|wait| wait.replica == *key),
+            // It may have been told; an agent that is still there tells it when it is connected again, another one does not know.
+            connection::Incoming::Failed => {
+                UNCHARGED.add(state.no_longer_awaited(|wait| wait.replica == *key) as u64);
+            }
             connection::Incoming::Frame(frame) => {
                 // What cannot be passed on is asked again.
                 let _ = state.frame(key, frame);
@@ -708,18 +763,20 @@ impl State {
     fn follow(&mut self, anchor: IpAddr, effect: Effect, taken: &mut Taken) {
         match effect {
             Effect::Answer { control, sequence, octets } => {
-                let Some(asked) = self.asked.remove(&(control, sequence)) else {
-                    if !self.interception.answered(control, sequence) {
+                let Some(asked) = self.asking.answered((control, sequence), &octets) else {
+                    if self.interception.answered(control, sequence) {
+                        self.way_back_answered(control, sequence, &octets);
+                    } else {
                         UNASKED.inc();
                     }
                     return;
                 };
-                self.asking.remove(&asked);
                 answer_clone(self, &asked.replica, asked.handle, asked.sequence, octets);
             }
             Effect::Began { number, .. } => {
                 taken.number = Some(number);
-                self.session_ended(anchor, number);
+                let ledger = self.session_ended(anchor, number);
+                UNCHARGED.add(ledger.map_or(0, |ledger| ledger.waiting() as u64));
                 // The original has other TEIDs now: those who divert the user must ask for a new copy.
                 for replica in self.replicas.values_mut().filter(|replica| replica.original == anchor) {
                     if let Some(copy) = replica.copies.get(&number) {
@@ -749,7 +806,8 @@ impl State {
                 taken.ends_by_itself = self.deleted(anchor, number, &request, &addresses);
             }
             Effect::Ended(number) => {
-                taken.ledger = self.session_ended(anchor, number);
+                let former = std::mem::replace(&mut taken.ledger, self.session_ended(anchor, number));
+                UNCHARGED.add(former.map_or(0, |ledger| ledger.waiting() as u64));
                 for (key, replica) in
                     self.replicas.iter_mut().filter(|(_, replica)| replica.original == anchor)
                 {
@@ -783,9 +841,12 @@ impl State {
 
     /// A session is gone, or another one is at its number; its usage so far.
     fn session_ended(&mut self, anchor: IpAddr, number: u32) -> Option<Ledger> {
-        for replica in self.replicas.values_mut().filter(|replica| replica.original == anchor) {
+        let mut keys = Vec::new();
+        for (key, replica) in self.replicas.iter_mut().filter(|(_, replica)| replica.original == anchor) {
             replica.session_ended(number);
+            keys.push((key.clone(), number));
         }
+        keys.iter().for_each(|copy| _ = self.cancel_departure(copy));
         let ledger = self.originals.get_mut(&anchor)?.session_ended(number);
         self.interception.session_ended(anchor, number, &ledger);
         Some(ledger)
@@ -825,7 +886,7 @@ impl State {
                 if let Some(number) = replica.number(handle)
                     && matches!(replica.copies.get(&number), Some(Copy::Making | Copy::There(_)))
                 {
-                    self.leave(key, number);
+                    self.has_failed(key, number);
                     if let Some(replica) = self.replicas.get_mut(key) {
                         replica.set(number, Copy::Failed(why));
                     }
@@ -858,10 +919,16 @@ impl State {
 
     /// A request of a clone, which is sent to the control plane as the original's.
     fn request(&mut self, own: Asked, octets: Vec<u8>) -> Option<()> {
-        if let Some(sent) = self.asking.get(&own) {
-            self.outbox.push(sent.clone());
+        if let Some((_, progress)) = self.asking.all.get(&own).filter(|(came, _)| *came == octets) {
+            match progress {
+                Progress::Sent(_, sent) => self.outbox.push(sent.clone()),
+                Progress::Answered(answer) => {
+                    answer_clone(self, &own.replica, own.handle, own.sequence, answer.clone());
+                }
+            }
             return Some(());
         }
+        let came = octets.clone();
         let replica = self.replicas.get(&own.replica)?;
         let (address, number) = (replica.original, replica.number(own.handle)?);
         let source = self.originals.get(&address)?;
@@ -871,23 +938,18 @@ impl State {
         let mut octets = match self.of_clone(&own.replica, number, octets)? {
             Asks::Control(octets) => octets,
             Asks::Nobody(answer) => {
-                answer_clone(self, &own.replica, own.handle, own.sequence, answer);
+                answer_clone(self, &own.replica, own.handle, own.sequence, answer.clone());
+                self.asking.note(own, came, Progress::Answered(answer));
                 return Some(());
             }
         };
-        if self.asked.len() >= MAX_ASKED {
-            // The clone asks again.
-            self.asking.clear();
-            self.asked.clear();
-        }
         let ours = self.next_sequence();
         let (at, port) = if protocol == Protocol::S11 { (8, 2123) } else { (12, 8805) };
         octets.get_mut(at..at + 3)?.copy_from_slice(&ours.to_be_bytes()[1..]);
         PASSED.inc();
         let (from, to) = (SocketAddr::new(address, port), SocketAddr::new(control, port));
         let outgoing = Outgoing { from, to, octets };
-        self.asked.insert((control, ours), own.clone());
-        self.asking.insert(own, outgoing.clone());
+        self.asking.note(own, came, Progress::Sent((control, ours), outgoing.clone()));
         self.outbox.push(outgoing);
         Some(())
     }

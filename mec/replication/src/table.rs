@@ -58,6 +58,14 @@ pub struct Table {
     changed_templates: HashSet<u16>,
 }
 
+/// An address as records have it: of IPv6 the prefix.
+fn key_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V6(address) => prefix(address).into(),
+        address => address,
+    }
+}
+
 impl Table {
     /// From now on nobody takes changes.
     pub fn forget_changes(&mut self) {
@@ -174,16 +182,18 @@ impl Table {
         self.by_anchor.find(self.hash((0, anchor)), |number| self.view_of(number).anchor() == Some(anchor))
     }
 
-    /// The record of an address, or of the prefix that it is in.
+    /// The record of an address, or of the prefix that it is in. One that is no record's first address is searched for among all.
     pub fn by_address(&self, address: IpAddr) -> Option<u32> {
-        let address = match address {
-            IpAddr::V6(address) => prefix(address).into(),
-            address => address,
-        };
+        let own = key_of(address);
+        let fits = |number: &u32| self.view_of(*number).addresses().any(|address| address == own);
+        self.by_first_address(address).or_else(|| self.numbers().find(fits))
+    }
+
+    /// The same by a record's first address alone, which is its key: that of its second IP version or PDN connection is not found.
+    pub fn by_first_address(&self, address: IpAddr) -> Option<u32> {
+        let address = key_of(address);
         let fits = |number: u32| self.view_of(number).addresses().any(|own| own == address);
-        // Its first address is a record's key; that of the second IP version or PDN connection is searched for.
-        let first = self.by_address.find(self.hash_of_address(address), fits);
-        first.or_else(|| self.numbers().find(|number| fits(*number)))
+        self.by_address.find(self.hash_of_address(address), fits)
     }
 
     fn hash_of_address(&self, address: IpAddr) -> u64 {

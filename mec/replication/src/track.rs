@@ -1,6 +1,8 @@
 //! What is common to following both protocols: an anchor's sessions, transactions, and what a captured message leads to.
 
 use std::collections::VecDeque;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::net::IpAddr;
 
 use foldhash::HashMap;
@@ -32,6 +34,14 @@ pub(crate) const OURS: u32 = 0x40_0000;
 /// Whether a transaction is one in an original's name.
 pub(crate) fn is_ours(sequence: u32) -> bool {
     (OURS..2 * OURS).contains(&sequence)
+}
+
+/// The number before the first transaction of a replicator: another one after each start, as peers answer a number that they have
+/// answered before from memory, and do nothing.
+pub(crate) fn first_of_ours() -> u32 {
+    // The standard library seeds this from the operating system.
+    let random = RandomState::new().build_hasher().finish() as u32;
+    OURS + random % OURS
 }
 
 /// A captured datagram of an anchor.
@@ -298,5 +308,16 @@ impl<K: Knowledge> Tracker<K> {
         };
         let numbers: Vec<u32> = self.table.numbers().filter(is_of).collect();
         numbers.into_iter().for_each(|number| self.ended(number, effects));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_start_begins_at_another_number() {
+        let firsts: std::collections::BTreeSet<u32> = (0..16).map(|_| first_of_ours()).collect();
+        assert!(firsts.len() > 8 && firsts.iter().all(|first| is_ours(*first)), "{firsts:?}");
     }
 }

@@ -55,11 +55,13 @@ struct Upf {
     begun: u64,
     /// Does not answer.
     is_silent: bool,
+    /// Requests that do not reach it.
+    lost: u32,
 }
 
 impl Upf {
     fn new(own: Ipv4Addr) -> Upf {
-        Upf { own, sessions: BTreeMap::new(), clock: 1000, sequence: 0, begun: 0, is_silent: false }
+        Upf { own, sessions: BTreeMap::new(), clock: 1000, sequence: 0, begun: 0, is_silent: false, lost: 0 }
     }
 
     fn carry(&mut self, octets: u64) {
@@ -96,6 +98,10 @@ impl Upf {
     }
 
     fn answer(&mut self, request: &[u8]) -> Option<Vec<u8>> {
+        if let Some(left) = self.lost.checked_sub(1) {
+            self.lost = left;
+            return None;
+        }
         let (header, message) = Message::decode(request).unwrap();
         let seid = header.seid.unwrap_or(0);
         let cp = self.sessions.get(&seid).map_or(0, |held| held.cp);
@@ -254,6 +260,27 @@ impl World {
         }
     }
 
+    /// Another replicator goes on with what was kept, and is connected.
+    async fn restart(&mut self, url: &str) {
+        let (send, sent) = mpsc::unbounded_channel();
+        let anchors = vec![
+            Anchor { name: "upf".to_owned(), control: self.original.own.into() },
+            Anchor { name: "edge".to_owned(), control: self.clone.lock().unwrap().own.into() },
+        ];
+        let send = Box::new(move |outgoing| _ = send.send(outgoing));
+        self.replicator = Replicator::new(Config::default(), anchors, 5, send);
+        self.sent = sent;
+        let records = store::records::Records::open(url).await.unwrap();
+        self.replicator.restore(&records).await.unwrap();
+        time::timeout(PATIENCE, async {
+            while self.replicator.replicas().iter().all(|replica| !replica.4) {
+                time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await
+        .unwrap();
+    }
+
     fn ends(&self) -> (SocketAddr, SocketAddr) {
         (SocketAddr::new(self.original.own.into(), 8805), SocketAddr::new(self.smf, 8805))
     }
@@ -357,7 +384,8 @@ impl World {
     }
 
     fn divert(&self, is_there: bool) {
-        let place = Place { user: Some(UE.into()), to: "edge".to_owned(), is_whole: true };
+        let place =
+            Place { user: Some(UE.into()), base_station: None, to: "edge".to_owned(), is_whole: true };
         self.replicator.place("upf", "upf~ue".to_owned(), is_there.then_some(place));
     }
 
@@ -444,12 +472,22 @@ async fn inactivity_is_heard_from_the_anchor_that_serves_the_user() {
     let says = world.original.says(ReportType::UPIR, &[]);
     assert_eq!(world.through(&says), Some(says));
     // A part of the user's packets is diverted: nobody can tell.
-    let place = Place { user: Some(UE.into()), to: "edge".to_owned(), is_whole: false };
+    let place = Place { user: Some(UE.into()), base_station: None, to: "edge".to_owned(), is_whole: false };
     world.replicator.place("upf", "part".to_owned(), Some(place));
     let says = world.original.says(ReportType::UPIR, &[]);
     assert_eq!(world.through(&says), None);
     assert_eq!(world.sent().await.to, world.ends().0);
     assert_eq!(world.clone_says(ReportType::UPIR, &[]).await, None);
+    // Of all users of a base station: this one's, or another one's.
+    world.replicator.place("upf", "part".to_owned(), None);
+    for (station, is_heard) in [(GNB, false), (Ipv4Addr::new(10, 1, 0, 2), true)] {
+        let base_station = Some(station.into());
+        let place = Place { user: None, base_station, to: "edge".to_owned(), is_whole: false };
+        world.replicator.place("upf", "station".to_owned(), Some(place));
+        assert!(world.is_intercepted());
+        let says = world.original.says(ReportType::UPIR, &[]);
+        assert_eq!(world.through(&says).is_some(), is_heard, "{station}");
+    }
 }
 
 /// Usage of both is charged once, in one order: before, while and after the user is at the clone, also when the SMF asks for it.
@@ -507,6 +545,36 @@ async fn usage_is_charged_once_and_in_order() {
     time::timeout(Duration::from_secs(15), watch.wait_for(|all| all.is_empty())).await.unwrap().unwrap();
 }
 
+/// A session is copied after its last report: what was charged until then is known to the next controller.
+#[tokio::test]
+async fn a_restart_keeps_what_was_charged_before_the_copy() {
+    let mut world = World::start(6).await;
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", directory.path().join("records").display());
+    let records = store::records::Records::open(&url).await.unwrap();
+    world.replicator.restore(&records).await.unwrap();
+    let keeping = tokio::spawn(replication::keep::keep(world.replicator.clone(), records));
+    world.attach().await;
+    world.original.carry(1000);
+    world.tick(10);
+    let says = world.original.says(ReportType::USAR, &[1]);
+    world.observe(false, &says);
+    world.reported(&says);
+    // What has changed so far is written.
+    time::sleep(Duration::from_millis(200)).await;
+    world.copy().await;
+    time::sleep(Duration::from_millis(200)).await;
+    keeping.abort();
+    let _ = keeping.await;
+    world.restart(&url).await;
+    world.divert(true);
+    world.tick(10);
+    world.clone.lock().unwrap().carry(300);
+    world.clone_says(ReportType::USAR, &[1]).await.expect("its number is known");
+    world.charged.is_in_order();
+    assert_eq!(world.charged.octets, BTreeMap::from([(1, 1300)]));
+}
+
 /// The session ends while the user is at the clone: one answer says what both have carried, however often.
 #[tokio::test]
 async fn the_end_says_what_both_have_carried() {
@@ -525,6 +593,155 @@ async fn the_end_says_what_both_have_carried() {
     assert_eq!(world.charged.seconds, BTreeMap::from([(1, 7), (2, 7)]));
     world.charged.is_in_order();
     assert!(world.clone.lock().unwrap().sessions.is_empty());
+}
+
+/// The clone hears of the end late: its usage is charged all the same.
+#[tokio::test]
+async fn the_end_waits_for_a_request_that_is_repeated() {
+    let mut world = World::start(7).await;
+    world.attach().await;
+    world.original.carry(100);
+    world.copy().await;
+    world.divert(true);
+    {
+        let mut clone = world.clone.lock().unwrap();
+        clone.carry(11);
+        clone.lost = 2;
+    }
+    world.ask(SessionDeletionRequest {}).await;
+    assert_eq!(world.charged.octets, BTreeMap::from([(1, 111), (2, 111)]));
+}
+
+/// While an answer is under way it turns out that another session has ended, whose request was not captured: it is of this session all
+/// the same.
+#[tokio::test]
+async fn an_answer_is_not_taken_for_that_of_another_session() {
+    let mut world = World::start(8).await;
+    world.attach().await;
+    world.copy().await;
+    let other = SessionEstablishmentRequest {
+        node_id: NodeId::Ipv4(GNB),
+        cp_f_seid: FSeid::new(CP_SEID + 1, world.smf),
+        ..Default::default()
+    };
+    let request = encode(other, 0, 500);
+    world.observe(true, &request);
+    let answer = world.original.answer(&request).unwrap();
+    world.observe(false, &answer);
+    world.divert(true);
+    world.clone.lock().unwrap().carry(3);
+    world.clone_says(ReportType::USAR, &URRS).await.unwrap();
+    let seids: Vec<u64> = world.original.sessions.keys().copied().collect();
+    let ended = world.original.answer(&encode(SessionDeletionRequest {}, seids[1], 600)).unwrap();
+    let request = encode(query(), seids[0], 601);
+    world.observe(true, &request);
+    world.original.carry(5);
+    let answer = world.original.answer(&request).unwrap();
+    assert_eq!(world.through(&ended), Some(ended));
+    time::sleep(Duration::from_millis(1100)).await;
+    assert_eq!(world.through(&answer), None);
+    let outgoing = world.sent().await;
+    let Message::SessionModificationResponse(answer) = Message::decode(&outgoing.octets).unwrap().1 else {
+        panic!()
+    };
+    world.charged.take(&answer.usage_reports);
+    world.charged.is_in_order();
+    assert_eq!(world.charged.octets, BTreeMap::from([(1, 8), (2, 8)]));
+}
+
+/// A report of the original is repeated, also behind one of the clone: it is the same again.
+#[tokio::test]
+async fn a_repeated_report_is_as_it_was() {
+    let mut world = World::start(9).await;
+    world.attach().await;
+    world.copy().await;
+    world.divert(true);
+    world.tick(10);
+    let says = world.original.says(ReportType::USAR, &[1]);
+    for _ in 0..2 {
+        assert_eq!(world.through(&says).as_ref(), Some(&says));
+    }
+    world.reported(&says);
+    world.clone.lock().unwrap().carry(3);
+    world.clone_says(ReportType::USAR, &[1]).await.unwrap();
+    assert_eq!(world.through(&says).as_ref(), Some(&says));
+    world.charged.is_in_order();
+}
+
+/// The agent has forgotten what it has answered, and the clone asks again: it is answered as before, and charged once.
+#[tokio::test]
+async fn a_repeated_report_of_a_clone_is_charged_once() {
+    let mut world = World::start(10).await;
+    world.attach().await;
+    world.copy().await;
+    world.divert(true);
+    world.clone.lock().unwrap().carry(3);
+    let report = world.clone.lock().unwrap().says(ReportType::USAR, &URRS);
+    let (socket, agent) = world.to_agent.clone();
+    socket.send_to(&report, agent).await.unwrap();
+    let outgoing = world.sent().await;
+    world.reported(&outgoing.octets);
+    let answer = time::timeout(PATIENCE, world.answers.recv()).await.unwrap().unwrap();
+    let former = world.tasks.remove(1);
+    former.abort();
+    let _ = former.await;
+    time::sleep(Duration::from_millis(100)).await;
+    let edge = world.clone.lock().unwrap().own.into();
+    let config =
+        agent::Config { listen: world.agent, control: world.smf, clone: edge, gtpu: Some(edge), window: 64 };
+    world.tasks.push(tokio::spawn(Agent::bind(config).await.unwrap().serve()));
+    time::timeout(PATIENCE, async {
+        while !world.replicator.replicas()[0].4 {
+            time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .unwrap();
+    time::sleep(Duration::from_millis(100)).await;
+    socket.send_to(&report, agent).await.unwrap();
+    let again = time::timeout(PATIENCE, world.answers.recv()).await.unwrap().unwrap();
+    assert_eq!(again, answer);
+    assert!(world.sent.try_recv().is_err());
+}
+
+/// A copy ends while the agent has no replicator: what it has left is told to the one that comes.
+#[tokio::test]
+async fn usage_waits_for_the_replicator() {
+    use tokio::io::AsyncReadExt as _;
+    let mut world = World::start(11).await;
+    world.attach().await;
+    world.copy().await;
+    world.divert(true);
+    {
+        let mut clone = world.clone.lock().unwrap();
+        clone.carry(20);
+        clone.lost = 1;
+    }
+    let replicator = world.replicator.clone();
+    let removing = tokio::spawn(async move { replicator.remove("upf", "edge", None).await });
+    time::sleep(Duration::from_millis(100)).await;
+    // Somebody else is connected, and says nothing.
+    let agent = world.agent;
+    let other = tokio::spawn(async move {
+        loop {
+            let mut stream = net::tcp::connect(agent, PATIENCE).await.unwrap();
+            let mut octets = Vec::new();
+            let _ = stream.read_to_end(&mut octets).await;
+        }
+    });
+    time::timeout(PATIENCE, async {
+        while !world.clone.lock().unwrap().sessions.is_empty() {
+            time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .unwrap();
+    time::sleep(Duration::from_millis(50)).await;
+    other.abort();
+    let outgoing = world.sent().await;
+    world.reported(&outgoing.octets);
+    assert_eq!(world.charged.octets, BTreeMap::from([(1, 20), (2, 20)]));
+    removing.await.unwrap().unwrap();
 }
 
 /// A clone that does not answer holds nobody up for long.
@@ -619,7 +836,7 @@ async fn an_mme_does_not_hear_of_inactivity_where_the_user_is_not() {
     };
     let ends = (SocketAddr::new(anchor, 2123), SocketAddr::new(mme, 2123));
     let intercept = |octets: &[u8]| replicator.intercept(Protocol::S11, ends.0, ends.1, octets);
-    let place = Place { user: Some(UE.into()), to: "edge".to_owned(), is_whole: true };
+    let place = Place { user: Some(UE.into()), base_station: None, to: "edge".to_owned(), is_whole: true };
     assert_eq!(intercept(&delete(CauseValue::PDN_INACTIVITY, 7)), Verdict::Pass);
     replicator.place("gw", "gw~ue".to_owned(), Some(place));
     assert_eq!(intercept(&delete(CauseValue::PDN_INACTIVITY, 8)), Verdict::Withhold);

@@ -177,7 +177,8 @@ impl World {
     }
 
     fn divert(&self, is_there: bool) {
-        let place = Place { user: Some(UE.into()), to: "edge".to_owned(), is_whole: true };
+        let place =
+            Place { user: Some(UE.into()), base_station: None, to: "edge".to_owned(), is_whole: true };
         self.replicator.place("sgw", "ue".to_owned(), is_there.then_some(place));
     }
 
@@ -204,9 +205,13 @@ impl World {
         assert!(request.indication.is_none_or(|indication| !indication.contains(Indication::OI)));
     }
 
-    /// What the P-GW is told in the S-GW's name. It accepts.
+    /// What the P-GW is told in the S-GW's name. It accepts when it has heard it twice, and until then the clone has the user.
     async fn told_back(&mut self) {
+        let first = time::timeout(PATIENCE, self.sent.recv()).await.unwrap().unwrap();
+        self.is_asked_nothing().await;
         let told = time::timeout(PATIENCE, self.sent.recv()).await.unwrap().unwrap();
+        assert_eq!(told, first, "it is repeated");
+        self.is_asked_nothing().await;
         assert_eq!((told.from, told.to), (SocketAddr::new(self.sgw, 2123), SocketAddr::new(PGW, 2123)));
         let (header, message) = Message::decode(&told.octets).unwrap();
         let Message::ModifyBearerRequest(request) = message else { panic!("{message:?}") };
@@ -245,9 +250,36 @@ async fn a_pgw_hears_of_the_sgw_that_serves_the_user() {
     world.divert(true);
     assert_eq!(world.told().await, 0x99);
     // Whoever removes the copy that serves has the P-GW told, too.
-    assert_eq!(world.replicator.remove("sgw", "edge", None).await.unwrap(), 1);
-    let Message::DeleteSessionRequest(_) = world.asked().await else { panic!() };
+    let replicator = world.replicator.clone();
+    let removing = tokio::spawn(async move { replicator.remove("sgw", "edge", None).await });
     world.told_back().await;
+    let Message::DeleteSessionRequest(_) = world.asked().await else { panic!() };
+    assert_eq!(removing.await.unwrap().unwrap(), 1);
+}
+
+/// Another clone serves the user: the first one has it until the P-GW has heard of the other.
+#[tokio::test]
+async fn a_copy_stays_while_another_clone_takes_over() {
+    let mut world = World::start(6).await;
+    world.attach(true);
+    world.copy(Scheme::Selective).await;
+    world.relocated().await;
+    world.divert(true);
+    assert_eq!(world.told().await, 0x77);
+    let other = Place { user: Some(UE.into()), base_station: None, to: "other".to_owned(), is_whole: true };
+    world.replicator.place("sgw", "ue".to_owned(), Some(other.clone()));
+    world.is_asked_nothing().await;
+    let Message::DeleteSessionRequest(_) = world.asked().await else { panic!() };
+    world.relocated().await;
+    // Back before that: it has to tell the P-GW anew, so it is made anew.
+    world.divert(true);
+    assert_eq!(world.told().await, 0x77);
+    world.replicator.place("sgw", "ue".to_owned(), Some(other));
+    world.divert(true);
+    let Message::DeleteSessionRequest(_) = world.asked().await else { panic!() };
+    world.relocated().await;
+    assert_eq!(world.told().await, 0x77);
+    assert!(world.sent.try_recv().is_err());
 }
 
 /// The MME ends the session while the user is at the clone: the clone has the P-GW end it.

@@ -28,6 +28,13 @@ impl Knowledge for N4 {}
 pub type Tracker = track::Tracker<N4>;
 
 impl Tracker {
+    /// Gives up waiting for requests that were not captured. What that leads to is about other sessions than the next datagram.
+    pub fn lost_requests(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        while let Some((key, answer)) = self.pending.lost(now) {
+            self.lost_request(key, &answer, effects);
+        }
+    }
+
     /// Takes a captured datagram.
     pub fn observe(&mut self, now: Instant, datagram: Datagram, effects: &mut Vec<Effect>) {
         let mut rest = datagram.octets;
@@ -53,9 +60,7 @@ impl Tracker {
         effects: &mut Vec<Effect>,
     ) -> Result<(), Misfit> {
         let Datagram { control, by_control, .. } = datagram;
-        while let Some((key, answer)) = self.pending.lost(now) {
-            self.lost_request(key, &answer, effects);
-        }
+        self.lost_requests(now, effects);
         if header.message_type.is_request() {
             let key = (control, by_control, header.sequence);
             self.pending.note(now, key, octets);

@@ -6,14 +6,19 @@
 //!
 //! A [`Ledger`] has the numbers of one session. A report of the original gets its own number and as many as clones' reports came
 //! before it. A report of a clone gets the next number, or is added to one of the original's, which takes no number. Until the
-//! next number is known a clone's report waits for one of the original's.
+//! next number is known a clone's report waits for one of the original's, unless the SMF has to grant something for it.
 
 use pfcp::codec::Value as _;
 use pfcp::message::{Header, Message, MessageType, SessionReportRequest};
 use pfcp::{ReportType, UsageReportTrigger, VolumeMeasurement, ie};
 
+use telemetry::counters::Counter;
+
 use super::tree;
 use crate::template::Misfit;
+
+/// Reports of clones that nobody can be told.
+pub(crate) static UNCHARGED: Counter = Counter::new("replication_usage_reports_lost");
 
 /// Most URRs of a session that are counted, and most reports that wait: a UPF that has more is not believed.
 const MOST: usize = 256;
@@ -84,6 +89,25 @@ pub fn is_of_nothing(report: &[u8]) -> bool {
         Some(measured) => is_empty(measured) && !has_events,
         None => number(report, ie::DURATION_MEASUREMENT).is_none_or(|seconds| seconds == 0) && !has_events,
     }
+}
+
+/// Whether a report asks for a new threshold or quota, which the SMF grants in answer: without it traffic stops.
+fn is_urgent(report: &[u8]) -> bool {
+    const QUOTAS: [UsageReportTrigger; 10] = [
+        UsageReportTrigger::VOLTH,
+        UsageReportTrigger::TIMTH,
+        UsageReportTrigger::QUHTI,
+        UsageReportTrigger::DROTH,
+        UsageReportTrigger::VOLQU,
+        UsageReportTrigger::TIMQU,
+        UsageReportTrigger::EVETH,
+        UsageReportTrigger::EVEQU,
+        UsageReportTrigger::QUVTI,
+        UsageReportTrigger::LIUSA,
+    ];
+    let trigger =
+        tree::find(report, ie::USAGE_REPORT_TRIGGER).and_then(|value| UsageReportTrigger::decode(value).ok());
+    trigger.is_some_and(|trigger| QUOTAS.into_iter().any(|quota| trigger.contains(quota)))
 }
 
 fn with(report: &[u8], wanted: u16, value: &[u8]) -> Vec<u8> {
@@ -199,6 +223,10 @@ fn added(one: VolumeMeasurement, other: VolumeMeasurement) -> VolumeMeasurement 
     }
 }
 
+/// What of a rule is kept.
+const HAS_SPAN: u32 = 1;
+const HAS_OWN: u32 = 2;
+
 /// What is counted of a rule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Rule {
@@ -211,6 +239,8 @@ struct Rule {
     span: Option<(u32, u32)>,
     /// Seconds that were charged.
     seconds: u32,
+    /// The original's own last number, if it has reported.
+    own: Option<u32>,
 }
 
 impl Rule {
@@ -254,6 +284,12 @@ impl Ledger {
         self.rules.get_mut(at)
     }
 
+    /// Whether the original has used a number already: its report is a repetition, and its seconds are charged.
+    fn is_repeated(&self, urr: u32, own: u32) -> bool {
+        let last = self.rules.iter().find(|rule| rule.urr == urr).and_then(|rule| rule.own);
+        last.is_some_and(|last| !is_before(last, own))
+    }
+
     /// Whether the SMF is to get other reports than those of the original, and other numbers.
     pub fn is_apart(&self) -> bool {
         !self.waiting.is_empty() || self.rules.iter().any(|rule| rule.ahead != 0)
@@ -272,8 +308,9 @@ impl Ledger {
             let (Some(urr), Some(own)) = (number(report, ie::URR_ID), number(report, ie::UR_SEQN)) else {
                 continue;
             };
+            let is_repeated = self.is_repeated(urr, own);
             self.numbered(urr, own);
-            if let Some(rule) = self.rule(urr) {
+            if let Some(rule) = self.rule(urr).filter(|_| !is_repeated) {
                 // Only noted: it cannot be changed any more.
                 let _ = rule.charge(report.clone());
             }
@@ -287,6 +324,7 @@ impl Ledger {
             self.rules.push(Rule { urr, next: own, ..Rule::default() });
         }
         let Some(rule) = self.rule(urr) else { return own };
+        rule.own = Some(rule.own.filter(|last| is_before(own, *last)).unwrap_or(own));
         let number = own.wrapping_add(rule.ahead);
         if !is_before(number, rule.next) {
             rule.next = number.wrapping_add(1);
@@ -302,8 +340,13 @@ impl Ledger {
                 return None;
             }
             let (urr, own) = (number(report, ie::URR_ID)?, number(report, ie::UR_SEQN)?);
+            let is_repeated = self.is_repeated(urr, own);
             let own = self.numbered(urr, own);
             let mut report = with(report, ie::UR_SEQN, &own.to_be_bytes());
+            if is_repeated {
+                // The SMF takes it for a repetition, and nothing that is added.
+                return Some(report);
+            }
             let mut waiting = std::mem::take(&mut self.waiting);
             if let Some(rule) = self.rule(urr) {
                 report = rule.charge(report);
@@ -322,7 +365,27 @@ impl Ledger {
         })
     }
 
-    /// A clone's report as the next one of its rule. `None`: it waits, as that is not known.
+    /// Reports that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The session ends by this answer of the original: what still waits is told with it. How many reports are lost.
+    pub fn append_waiting(&mut self, message: &mut Vec<u8>) -> usize {
+        let waiting = std::mem::take(&mut self.waiting);
+        let Some(wanted) = kind_in(message) else { return waiting.len() };
+        let mut lost = 0;
+        for report in waiting {
+            let is_known = number(&report, ie::URR_ID).is_some_and(|urr| self.rule(urr).is_some());
+            // The original has none of this rule: a number that may be used already is better than nothing.
+            let report = if is_known { self.of_clone(&report) } else { Some(report) };
+            lost += usize::from(report.is_none_or(|report| append(message, wanted, &report).is_err()));
+        }
+        lost
+    }
+
+    /// A clone's report as the next one of its rule. `None`: it waits, as that is not known. One for which the SMF has to grant something does
+    /// not: it has the clone's own number then, which may be used already.
     pub fn of_clone(&mut self, report: &[u8]) -> Option<Vec<u8>> {
         let (Some(urr), Some(own)) = (number(report, ie::URR_ID), number(report, ie::UR_SEQN)) else {
             // Nothing can be charged for it.
@@ -333,8 +396,13 @@ impl Ledger {
             self.rules.push(Rule { urr, next: own, ..Rule::default() });
         }
         let Some(rule) = self.rule(urr) else {
+            if is_urgent(report) {
+                return Some(report.to_vec());
+            }
             if self.waiting.len() < MOST {
                 self.waiting.push(report.to_vec());
+            } else {
+                UNCHARGED.inc();
             }
             return None;
         };
@@ -390,8 +458,9 @@ impl Ledger {
         out.extend_from_slice(&(self.rules.len() as u16).to_be_bytes());
         for rule in &self.rules {
             let (first, last) = rule.span.unwrap_or_default();
-            let has_span = u32::from(rule.span.is_some());
-            for number in [rule.urr, rule.next, rule.ahead, has_span, first, last, rule.seconds] {
+            let has = rule.span.map_or(0, |_| HAS_SPAN) | rule.own.map_or(0, |_| HAS_OWN);
+            let numbers = [rule.urr, rule.next, rule.ahead, has, first, last, rule.seconds];
+            for number in numbers.into_iter().chain(rule.own) {
                 out.extend_from_slice(&number.to_be_bytes());
             }
         }
@@ -413,10 +482,11 @@ impl Ledger {
         for _ in 0..u16::from_be_bytes([head[1], head[2]]) {
             let mut number =
                 || -> Result<u32, Misfit> { Ok(u32::from_be_bytes(*take(4)?.first_chunk().ok_or(Misfit)?)) };
-            let [urr, next, ahead, has_span, first, last, seconds] =
+            let [urr, next, ahead, has, first, last, seconds] =
                 [number()?, number()?, number()?, number()?, number()?, number()?, number()?];
-            let span = (has_span != 0).then_some((first, last));
-            ledger.rules.push(Rule { urr, next, ahead, span, seconds });
+            let span = (has & HAS_SPAN != 0).then_some((first, last));
+            let own = if has & HAS_OWN == 0 { None } else { Some(number()?) };
+            ledger.rules.push(Rule { urr, next, ahead, span, seconds, own });
         }
         while !octets.is_empty() {
             let mut take = |length: usize| octets.split_off(..length).ok_or(Misfit);
@@ -508,6 +578,13 @@ mod tests {
     #[test]
     fn a_report_without_known_number_waits() {
         let mut ledger = Ledger::new(true);
+        let urgent = UsageReport { trigger: UsageReportTrigger::VOLQU, ..report(0, 30, (0, 5)) };
+        assert_eq!(
+            ledger.of_clone(&bare(urgent.clone())),
+            Some(bare(urgent)),
+            "traffic stops without an answer"
+        );
+        assert!(!ledger.is_apart());
         assert_eq!(ledger.of_clone(&bare(report(0, 30, (5, 9)))), None);
         assert!(ledger.is_apart());
         let mut ledger = Ledger::read(&ledger.write()).unwrap();
@@ -519,6 +596,36 @@ mod tests {
         // Now it is known.
         let next = ledger.of_clone(&bare(report(1, 5, (10, 11)))).unwrap();
         assert_eq!(number(&next, ie::UR_SEQN), Some(18));
+    }
+
+    /// The session ends before the original has reported by a rule: what waits is told with the end.
+    #[test]
+    fn what_waits_is_told_at_the_end() {
+        let mut ledger = Ledger::new(true);
+        assert_eq!(ledger.of_clone(&bare(report(2, 30, (5, 9)))), None);
+        let other = UsageReport { urr_id: UrrId(8), ..report(0, 7, (0, 9)) };
+        let answer = SessionDeletionResponse {
+            cause: Cause::ACCEPTED,
+            usage_reports: vec![other.clone()],
+            ..Default::default()
+        };
+        let mut octets = ledger.of_original(&encode(answer));
+        assert_eq!(ledger.append_waiting(&mut octets), 0);
+        assert_eq!(told(&octets), [other, report(2, 30, (5, 9))]);
+        assert_eq!((ledger.waiting(), ledger.append_waiting(&mut octets)), (0, 0));
+    }
+
+    /// What comes once more is charged as it was, and takes nothing along that waits.
+    #[test]
+    fn a_repetition_is_not_charged_again() {
+        let mut ledger = Ledger::new(false);
+        let first = message(vec![report(3, 10, (0, 5))]);
+        assert_eq!(ledger.of_original(&first), first);
+        ledger = Ledger::read(&ledger.write()).unwrap();
+        assert_eq!(ledger.of_original(&first), first);
+        ledger.passed(&first);
+        let next = ledger.of_original(&message(vec![report(4, 10, (5, 9))]));
+        assert_eq!(told(&next)[0].duration, Some(Seconds(4)));
     }
 
     /// A rule that is created again counts anew, at the UPF and here.

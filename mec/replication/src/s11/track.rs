@@ -54,6 +54,13 @@ impl Tracker {
         self.own.may_be_apart
     }
 
+    /// Gives up waiting for requests that were not captured. What that leads to is about other sessions than the next datagram.
+    pub fn lost_requests(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        while let Some((key, answer)) = self.pending.lost(now) {
+            self.lost_request(key, &answer, effects);
+        }
+    }
+
     /// Takes a captured datagram.
     pub fn observe(&mut self, now: Instant, datagram: Datagram, effects: &mut Vec<Effect>) {
         let mut rest = datagram.octets;
@@ -81,9 +88,7 @@ impl Tracker {
         effects: &mut Vec<Effect>,
     ) {
         let Datagram { control, by_control, .. } = datagram;
-        while let Some((key, answer)) = self.pending.lost(now) {
-            self.lost_request(key, &answer, effects);
-        }
+        self.lost_requests(now, effects);
         match header.message_type.kind() {
             Kind::Request | Kind::Command => {
                 let key = (control, by_control, header.sequence);
