@@ -219,7 +219,7 @@ impl World {
         (options.edges, options.epc, options.processes) = (1, true, true);
         options.edit = Box::new(|all| all["spgw"]["timers"] = json!({"pfcp_heartbeat_ms": 500}));
         let mut lab = Lab::start(options).await.unwrap();
-        lab.start_moves().unwrap();
+        lab.start_moves().await.unwrap();
         edit(&lab, "orchestrator", |own| {
             own["controller"] = json!(format!("http://{PROXY}"));
             own["times"] = json!({"look_ms": 500, "retry_ms": 50, "call_ms": 5000});

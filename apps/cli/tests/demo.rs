@@ -192,6 +192,20 @@ fn a_ue_is_moved_to_edges_and_back_while_it_talks() {
     scratch.assert_clean();
 }
 
+/// The same with Open vSwitch as both switches: packets may be overtaken, and a few lost, but the UE is served by one anchor at a time.
+#[test]
+fn a_ue_is_moved_by_open_vswitch() {
+    let _turn = alone();
+    let scratch = Scratch::new();
+    let output = scratch.godwit(&["mec", "demo", "--move", "--switch", "ovs"], &["--json"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    let steps: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{text}"));
+    assert!(output.status.success() && steps.iter().all(|step| step["ok"] == true), "{steps:#?}\n{text}");
+    let served: Vec<&Value> = steps.iter().map(|step| &step["carried_by"][0]).collect();
+    assert_eq!(served, ["central", "edge", "central", "edge", "edge2", "central"]);
+    scratch.assert_clean();
+}
+
 #[test]
 fn every_network_function_in_its_own_process_and_several_gnbs() {
     let _turn = alone();

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use net::link::{Cidr, Links};
 use net::netns::NetNs;
+use net::process::Command;
 use net::time::{self, Duration};
 use net::udp::UdpSocket;
 use pfcp::endpoint::{Config, Endpoint, Event, Handle};
@@ -30,6 +31,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::network::{self, DN, QUEUE};
+use crate::open_vswitch::{Bridge, OpenVswitch, Port};
 
 /// The MME's address, with [`crate::Options::epc`]. Agents at the edge have it as well, so that the anchors there reach them.
 pub const MME: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 4);
@@ -57,6 +59,8 @@ pub struct Site {
     management: &'static str,
     at_switches: Ipv4Addr,
     at_site: Ipv4Addr,
+    /// The address of Open vSwitch on N3 that stands for the anchor.
+    stand_in: Ipv4Addr,
     /// The anchor's own UE addresses, and their halves.
     pool: &'static str,
     pools: [&'static str; 2],
@@ -73,6 +77,7 @@ pub const SITES: [Site; 2] = [
         management: "mgmt",
         at_switches: Ipv4Addr::new(10, 203, 0, 1),
         at_site: Ipv4Addr::new(10, 203, 0, 2),
+        stand_in: Ipv4Addr::new(10, 200, 0, 103),
         pool: "10.46.0.0/16",
         pools: ["10.46.0.0/17", "10.46.128.0/17"],
     },
@@ -85,6 +90,7 @@ pub const SITES: [Site; 2] = [
         management: "mgmt2",
         at_switches: Ipv4Addr::new(10, 204, 0, 1),
         at_site: Ipv4Addr::new(10, 204, 0, 2),
+        stand_in: Ipv4Addr::new(10, 200, 0, 105),
         pool: "10.47.0.0/16",
         pools: ["10.47.0.0/17", "10.47.128.0/17"],
     },
@@ -190,17 +196,17 @@ pub(crate) async fn build(core: &NetNs, ran: &NetNs, dn: &NetNs, sites: usize) -
     Ok(edge)
 }
 
-/// The configuration of an edge anchor: that of the core, with other addresses and a folder of its own for sockets.
-pub(crate) fn configuration(core: &Value, site: &Site, folder: &Path) -> Value {
+/// The configuration of an edge anchor: that of the core, with other addresses and a folder of its own for sockets. UEs that move there keep
+/// their addresses, or get some of the anchor's own.
+pub(crate) fn configuration(core: &Value, site: &Site, folder: &Path, keeps_addresses: bool) -> Value {
     let mut made = core.clone();
     made["run_dir"] = json!(site.run_dir(folder));
     made["upf"]["gtpu"] = json!(format!("{}:2152", site.n3));
     if made.get("spgw").is_some() {
         made["spgw"]["gtpc"] = json!(format!("{}:2123", site.n3));
         // It has no SMF, but the pools in a file must fit one another.
-        for (section, names, pool) in
-            [("spgw", "apn", site.pools[0]), ("smf", "dnn", site.pools[1]), ("upf", "dnn", site.pool)]
-        {
+        let own = [("spgw", "apn", site.pools[0]), ("smf", "dnn", site.pools[1]), ("upf", "dnn", site.pool)];
+        for (section, names, pool) in own.into_iter().filter(|_| !keeps_addresses) {
             made[section][names][0]["ue_pool"]["ipv4"] = json!(pool);
         }
         made["mec"] = json!({"agent": {
@@ -224,6 +230,50 @@ pub const REST: &str = "127.0.0.1:8181";
 pub const CENTRAL: &str = "central";
 /// See [`CENTRAL`].
 pub const GNB: &str = "gnb";
+
+/// Addresses of Open vSwitch on N3 that stand for the first anchor and for the base station.
+const CENTRAL_STAND_IN: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 101);
+const GNB_STAND_IN: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 102);
+
+/// What Open vSwitch is told of itself and of its neighbours on N3.
+fn stand_ins(edge: &Namespaces) -> Vec<(&'static str, Ipv4Addr)> {
+    let sites = edge.sites().map(|(site, _)| (site.anchor, site.stand_in));
+    [(CENTRAL, CENTRAL_STAND_IN), (GNB, GNB_STAND_IN)].into_iter().chain(sites).collect()
+}
+
+/// Starts Open vSwitch in the place of both switches.
+pub(crate) async fn open_vswitch(
+    edge: &Namespaces,
+    core: &NetNs,
+    ran: &NetNs,
+) -> anyhow::Result<OpenVswitch> {
+    let ovs = OpenVswitch::start(&edge.switch).await?;
+    for (listen, (name, datapath_id, ports)) in (6654..).zip(SWITCHES_OF) {
+        let ports: Vec<Port<'_>> = (1..).zip(ports).take(edge.ports()).collect();
+        let bridge = Bridge {
+            name: &format!("br-{name}"),
+            datapath_id,
+            ports: &ports,
+            gtp_port: (name == "n3").then_some(GTP_PORT),
+            controller: Some(OPENFLOW.parse()?),
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, listen)),
+        };
+        ovs.add(&bridge).await?;
+    }
+    let mut hosts = vec![(core, network::CORE_N2), (ran, network::RAN_N2)];
+    hosts.extend(edge.sites().map(|(site, space)| (space, site.n3)));
+    let mut neighbours = Vec::new();
+    for (space, address) in hosts {
+        neighbours.push((IpAddr::V4(address), space.enter(|| Device::find(network::N2))??.mac));
+        // The UDP checksum of what it encapsulates is wrong.
+        let rules = "table ip godwit {\nchain gtpu {\ntype filter hook prerouting priority raw;\nudp dport 2152 udp checksum set 0\n}\n}";
+        let nft = Command::new("nft").arg(rules).namespace(space).output(PATIENCE).await?;
+        anyhow::ensure!(nft.status.success(), "nft: {}", String::from_utf8_lossy(&nft.stderr));
+    }
+    let own: Vec<IpAddr> = stand_ins(edge).into_iter().map(|(_, address)| address.into()).collect();
+    ovs.know("br-n3", &own, &neighbours).await?;
+    Ok(ovs)
+}
 
 /// A process of the edge: its name, its arguments, and its configuration.
 pub(crate) struct Part {
@@ -262,15 +312,15 @@ pub(crate) fn parts(
     edge: &Namespaces,
     folder: &Path,
     log: &str,
-    epc: bool,
-) -> anyhow::Result<[Part; 3]> {
+    (epc, is_open_vswitch): (bool, bool),
+) -> anyhow::Result<Vec<Part>> {
     let mac = |namespace: &NetNs| -> anyhow::Result<String> {
         let device = namespace.enter(|| Device::find(network::N6))?.context("find the device of N6")?;
         Ok(device.mac.map(|octet| format!("{octet:02x}")).join(":"))
     };
     let anchor = |name: &str, n3: Ipv4Addr, n6: Ipv4Addr, namespace: &NetNs| -> anyhow::Result<Value> {
         let sgi = json!({"switch": "n6", "mac": mac(namespace)?, "address": n6});
-        Ok(json!({"name": name, "address": n3, "sgi": sgi}))
+        Ok(json!({"name": name, "address": n3, "sgi": sgi, "keeps_addresses": is_open_vswitch}))
     };
     let mut anchors = vec![anchor(CENTRAL, network::CORE_N2, network::CORE_N6, core)?];
     for (site, space) in edge.sites() {
@@ -283,6 +333,7 @@ pub(crate) fn parts(
             "name": name, "datapath_id": number, "place": place, "probe": probe,
             // S11 passes here.
             "capture": epc && *name == "n3",
+            "local": if is_open_vswitch && *name == "n3" { stand_ins(edge).into_iter().collect() } else { HashMap::new() },
         })
     };
     let controller = json!({
@@ -315,12 +366,16 @@ pub(crate) fn parts(
     };
     let whole = |name: &str, key: &str, value: Value| json!({"run_dir": folder.join(format!("run-{name}")), "log": log, "mec": {key: value}});
     let [n3, n6] = SWITCHES_OF.map(switch);
-    Ok([
-        Part {
-            name: "controller",
-            arguments: ["mec", "controller", "run"],
-            configuration: whole("controller", "controller", controller),
-        },
+    let controller = Part {
+        name: "controller",
+        arguments: ["mec", "controller", "run"],
+        configuration: whole("controller", "controller", controller),
+    };
+    if is_open_vswitch {
+        return Ok(vec![controller]);
+    }
+    Ok(vec![
+        controller,
         Part {
             name: "switch-n3",
             arguments: ["mec", "switch", "run"],

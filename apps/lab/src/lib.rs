@@ -18,12 +18,13 @@
 //!
 //! Read first: [`Lab::start`]; then `network.rs` (topology), `settings.rs` (the generated configuration),
 //! `simulator.rs` (gNBs and UEs), `server.rs` (the data network's HTTP server),
-//! `moves.rs` (UEs that are moved to edge sites), `traffic.rs` and `stream.rs` (numbered packets, and TCP).
+//! `open_vswitch.rs`, `moves.rs` (UEs that are moved to edge sites), `traffic.rs` and `stream.rs` (numbered packets, and TCP).
 #![forbid(unsafe_code)]
 
 pub mod edge;
 pub mod moves;
 mod network;
+pub mod open_vswitch;
 mod server;
 mod settings;
 mod simulator;
@@ -72,6 +73,8 @@ pub struct Options {
     pub split: Option<Model>,
     /// Edge sites, instead of a gNB in parts; see [`edge::SITES`].
     pub edges: usize,
+    /// With edge sites of 4G: Open vSwitch in the place of both switches. UEs that move keep their addresses.
+    pub open_vswitch: bool,
     /// A core of 4G: UPF and S/P-GW, and nothing else.
     pub epc: bool,
     /// With [`Options::epc`]: no core. The caller starts a gateway of another make in the core's namespace, with the addresses of
@@ -99,6 +102,7 @@ impl Options {
             processes: false,
             split: None,
             edges: 0,
+            open_vswitch: false,
             epc: false,
             foreign_gateway: false,
             certificates: false,
@@ -119,6 +123,8 @@ pub struct Lab {
     units: Option<[NetNs; 2]>,
     /// Those of edge sites.
     edge: Option<edge::Namespaces>,
+    with_open_vswitch: bool,
+    open_vswitch: Option<open_vswitch::OpenVswitch>,
     /// Fields are dropped in this order: processes first, then what they use.
     nfs: Vec<NfProcess>,
     server: server::Server,
@@ -171,7 +177,8 @@ impl Lab {
         settings::provision(folder.path(), options.subscribers).await?;
 
         for site in edge::SITES.iter().take(options.edges) {
-            let text = edge::configuration(&configuration, site, folder.path()).to_string();
+            let text =
+                edge::configuration(&configuration, site, folder.path(), options.open_vswitch).to_string();
             std::fs::write(site.file(folder.path()), text).context("write an edge's configuration")?;
         }
         let mut lab = Lab {
@@ -181,6 +188,8 @@ impl Lab {
             dn,
             units,
             edge,
+            with_open_vswitch: options.open_vswitch,
+            open_vswitch: None,
             nfs: Vec::new(),
             server,
             epc: options.epc,
@@ -380,12 +389,16 @@ impl Lab {
     ///
     /// # Errors
     /// There is no edge site, or a part does not start.
-    pub fn start_moves(&mut self) -> anyhow::Result<()> {
+    pub async fn start_moves(&mut self) -> anyhow::Result<()> {
         let edge = self.edge.as_ref().context("the lab has no edge site")?;
-        let parts = edge::parts(&self.core, edge, self.folder.path(), &self.log_filter, self.epc)?;
+        let (folder, log, with_ovs) = (self.folder.path(), &self.log_filter, self.with_open_vswitch);
+        let parts = edge::parts(&self.core, edge, folder, log, (self.epc, with_ovs))?;
         let is_foreign = self.foreign_gateway;
-        let orchestrator = edge::orchestrator(edge, self.folder.path(), &self.log_filter, is_foreign);
+        let orchestrator = edge::orchestrator(edge, folder, log, is_foreign);
         let agents: Vec<&edge::Site> = edge.sites().map(|(site, _)| site).filter(|_| is_foreign).collect();
+        if with_ovs {
+            self.open_vswitch = Some(edge::open_vswitch(edge, &self.core, &self.ran).await?);
+        }
         for edge::Part { name, arguments, configuration } in parts.into_iter().chain([orchestrator]) {
             self.start_part(name, arguments, &configuration)?;
         }
@@ -415,7 +428,7 @@ impl Lab {
         let edge = self.edge.as_ref().context("the lab has no edge site")?;
         let namespace = edge.sites[0].clone();
         for edge::Part { name, arguments, configuration } in
-            edge::parts(&self.core, edge, self.folder.path(), &self.log_filter, self.epc)?
+            edge::parts(&self.core, edge, self.folder.path(), &self.log_filter, (self.epc, false))?
         {
             self.start_part(name, arguments, &configuration)?;
         }

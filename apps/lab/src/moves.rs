@@ -54,7 +54,7 @@ impl Moves {
     /// # Errors
     /// A part does not start.
     pub async fn control(lab: &mut Lab) -> anyhow::Result<()> {
-        lab.start_moves()?;
+        lab.start_moves().await?;
         until("the controller has its switches", async || {
             lab.check()?;
             let Ok(switches) = lab.controller("GET", "/v1/switches", None).await else { return Ok(false) };

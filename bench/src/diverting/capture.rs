@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context as _, ensure};
 use controller::Controller;
+use lab::open_vswitch::{Bridge, OpenVswitch};
 use net::link::{Cidr, Links};
 use net::netns::NetNs;
 use net::time::{self, Duration};
@@ -30,7 +31,6 @@ use tokio::runtime::Runtime;
 
 use super::Figure;
 use super::client::{COOKIE, Client};
-use super::open_vswitch::{Bridge, OpenVswitch};
 use super::site::Contender;
 use crate::machine;
 use crate::ran::Run;
@@ -249,7 +249,7 @@ impl Site {
         let (runtime, folder) = (space.runtime(1)?, tempfile::tempdir()?);
         let processes = match contender == Contender::Ovs {
             false => None,
-            true => Some(space.enter(|| runtime.block_on(OpenVswitch::start(&space, cores)))??),
+            true => Some(space.enter(|| runtime.block_on(open_vswitch(&space, cores)))??),
         };
         let mut site = Site { contender, space, ways: Vec::new(), processes, runtime, _folder: folder };
         for mode in Mode::ALL {
@@ -481,6 +481,11 @@ impl Drop for Responder {
     }
 }
 
+async fn open_vswitch(space: &NetNs, cores: &[usize]) -> anyhow::Result<OpenVswitch> {
+    let processes = OpenVswitch::start(space).await?;
+    machine::pin_process(processes.process().context("no daemon")?, cores)?;
+    Ok(processes)
+}
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -190,7 +190,7 @@ mod tests {
         });
         let started = |contender: &Contender| match contender {
             Contender::Xdp => xdp::programs::BUILT,
-            Contender::Ovs => super::super::open_vswitch::is_installed(),
+            Contender::Ovs => lab::open_vswitch::is_installed(),
             _ => true,
         };
         let missing = Contender::STEERING.into_iter().filter(|one| !started(one)).count();

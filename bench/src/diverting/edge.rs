@@ -17,6 +17,7 @@ use anyhow::{Context as _, bail, ensure};
 use controller::Controller;
 use controller::diverting::model::Diversion;
 use controller::diverting::rules::{self, Macs, Stage};
+use lab::open_vswitch::{Bridge, OpenVswitch};
 use net::link::Links;
 use net::netns::NetNs;
 use net::time::{self, Duration};
@@ -26,7 +27,6 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use super::client::{COOKIE, Client};
-use super::open_vswitch::{Bridge, OpenVswitch};
 use super::site::Contender;
 use super::steering::{GTP, LOCAL};
 use super::users::{self, ADDRESSES, DEVICES, Ends, Load, MACS, NEW, OLD};
@@ -291,7 +291,8 @@ async fn ours(contender: Contender, cores: &[usize]) -> anyhow::Result<switch::S
 }
 
 async fn open_vswitch(space: &NetNs, cores: &[usize]) -> anyhow::Result<Held> {
-    let processes = OpenVswitch::start(space, cores).await?;
+    let processes = OpenVswitch::start(space).await?;
+    crate::machine::pin_process(processes.process().context("no daemon")?, cores)?;
     let bridge = Bridge {
         name: BRIDGE,
         datapath_id: DATAPATH,

@@ -21,7 +21,6 @@ mod loss;
 mod meter;
 mod mirror;
 mod moves;
-mod open_vswitch;
 pub mod panels;
 mod program;
 mod rtt;
@@ -175,7 +174,7 @@ mod tests {
         let all = [Contender::Wire].into_iter().chain(Contender::STEERING);
         let needed = |contender: &Contender| match contender {
             Contender::Xdp => xdp::programs::BUILT,
-            Contender::Ovs => open_vswitch::is_installed(),
+            Contender::Ovs => lab::open_vswitch::is_installed(),
             Contender::Wire | Contender::Host => true,
         };
         all.filter(needed).map(|contender| Site::build(contender, core).unwrap()).collect()

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
 use controller::switch::Dialect;
+use lab::open_vswitch::{Bridge, OpenVswitch};
 use net::link::Links;
 use net::netns::NetNs;
 use net::time::{self, Duration};
@@ -24,7 +25,6 @@ use switch::{Config, Service};
 
 use super::client::Client;
 use super::frames::{Ends, GW1, GW2, STATION};
-use super::open_vswitch::{Bridge, OpenVswitch};
 use super::steering::{GTP, Ground, LOCAL};
 
 /// Interfaces in the switch's namespace, with the numbers of its ports.
@@ -293,7 +293,8 @@ fn open_vswitch(
 ) -> anyhow::Result<Started> {
     let opened = space.enter(|| {
         runtime.block_on(async {
-            let ovs = OpenVswitch::start(space, &[core]).await?;
+            let ovs = OpenVswitch::start(space).await?;
+            crate::machine::pin_process(ovs.process().context("no daemon")?, &[core])?;
             let listen = LISTEN.into();
             let bridge = Bridge {
                 name: BRIDGE,

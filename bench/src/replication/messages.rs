@@ -67,7 +67,8 @@ impl Messages {
             Protocol::N4 => (upf.ip(), IpAddr::from(smf::OWN), second.core()),
         };
         let anchors = [(FIRST, anchor), (SECOND, ELSEWHERE)];
-        let anchors = anchors.map(|(name, control)| Anchor { name: name.to_owned(), control });
+        let anchors =
+            anchors.map(|(name, control)| Anchor { name: name.to_owned(), control, keeps_addresses: false });
         let replicator = Replicator::new(Config::default(), anchors.to_vec(), 1, Box::new(|_| {}));
         let of = replicator.clone();
         let tap: Tap = Box::new(move |by_control, octets| {

@@ -122,6 +122,10 @@ pub struct Anchor {
     /// Its address on S11 or N4, if it is another one.
     #[serde(default)]
     pub control: Option<IpAddr>,
+    /// 4G: UEs that move there keep their IPv4 addresses. Copies ask for them, and its pool has them and gives them to nobody else.
+    /// Without it their addresses are translated where they differ.
+    #[serde(default)]
+    pub keeps_addresses: bool,
 }
 
 /// An anchor's side of SGi or N6.

@@ -110,6 +110,7 @@ impl Replication {
             .map(|anchor| Anchor {
                 name: anchor.name.clone(),
                 control: anchor.control.unwrap_or(anchor.address),
+                keeps_addresses: anchor.keeps_addresses,
             })
             .collect();
         let (of_ways, handle) = (ways.clone(), Handle::of_controller(fabric));

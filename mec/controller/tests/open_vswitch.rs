@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::Ordering::Relaxed;
 
 use common::{Edge, Endpoint, g_pdu, g_pdu_5g, run, until};
@@ -390,42 +391,110 @@ fn div_4_a_handover_moves_the_rules_to_the_other_switch() {
     });
 }
 
-/// SEL-4…6, SW-11: where the new anchor gave another address and TEID, both directions are rewritten.
+/// A G-PDU with a packet of the user in it.
+fn in_tunnel(teid: u32, packet: &[u8]) -> Vec<u8> {
+    let mut octets = vec![0x30, 255];
+    octets.extend((packet.len() as u16).to_be_bytes());
+    octets.extend(teid.to_be_bytes());
+    octets.extend(packet);
+    octets
+}
+
+/// Packets that Open vSwitch takes for different things, by the ninth octet: the time to live of IPv4, the source of IPv6.
+fn packets(from: &str, to: &str) -> Vec<Vec<u8>> {
+    let (from, to): (Ipv4Addr, Ipv4Addr) = (from.parse().unwrap(), to.parse().unwrap());
+    let times = [1, 63, 64, 79, 80, 100, 128, 255].map(|ttl| {
+        let text = format!("time to live {ttl}");
+        let datagram =
+            packet::transport::build_udp((from.into(), 4000), (to.into(), 53), text.as_bytes()).unwrap();
+        let header =
+            packet::ipv4::Header { ttl, ..packet::ipv4::Header::new(from, to, packet::protocol::UDP) };
+        header.build(&datagram).unwrap()
+    });
+    let ipv6 = ["fd00::1", "2001:db8::1", "4000::1"].map(|address| {
+        let ends = (address.parse().unwrap(), "2001:db8::2".parse().unwrap());
+        packet::ipv6::Header::new(ends.0, ends.1, packet::protocol::UDP)
+            .build(&[0, 53, 0, 53, 0, 8, 0, 0])
+            .unwrap()
+    });
+    times.into_iter().chain(ipv6).collect()
+}
+
+/// SEL-4, SEL-5, SW-11: where the new anchor gave another TEID, both directions are rewritten, whatever the user's packets are; SW-3: those
+/// of other users are left alone.
 #[test]
-fn sel_addresses_and_teids_are_rewritten_both_ways() {
+fn sel_teids_are_rewritten_both_ways_and_other_users_are_left_alone() {
     run(|home| async move {
         let mut edge = Edge::start(&home, false).await;
         edge.control().await;
         let mut user = diversion(1, "enb1");
-        user["target_address"] = json!("10.46.0.9");
         user["tunnels"] =
-            json!([{"uplink": 0x11, "downlink": 0x21, "target_uplink": 0x99, "target_downlink": 0x21}]);
+            json!([{"uplink": 0x11, "downlink": 0x21, "target_uplink": 0x99, "target_downlink": 0x77}]);
         edge.divert(user).await;
-        let sent = g_pdu(0x11, &ue(1), "8.8.8.8", 53, b"selective");
-        let expected = g_pdu(0x99, "10.46.0.9", "8.8.8.8", 53, b"selective");
-        until("uplink", async || {
-            edge.enb1.send(&edge.gw1, &sent).await;
+        // With Open vSwitch a move is confirmed by data.
+        let is_at = async |edge: &Edge, packet: &[u8], moved: bool| {
+            edge.enb1.send(&edge.gw1, &in_tunnel(0x11, packet)).await;
             tokio::select! {
-                (received, _) = edge.gw2.receive() => { assert_eq!(received, expected, "SEL-4, SEL-6"); Some(()) }
-                _ = edge.gw1.receive() => None,
+                _ = edge.gw1.receive() => (!moved).then_some(()),
+                _ = edge.gw2.receive() => moved.then_some(()),
             }
-        })
-        .await;
-        let to_user = |teid, address: &str| {
-            let mut octets = vec![0x30, 255, 0, 0];
-            octets.extend(u32::to_be_bytes(teid));
-            octets.extend(common::user_packet("8.8.8.8", address, 53, b"answer"));
-            let length = (octets.len() - 8) as u16;
-            octets[2..4].copy_from_slice(&length.to_be_bytes());
-            octets
         };
-        edge.gw2.send(&edge.enb1, &to_user(0x21, "10.46.0.9")).await;
-        let (received, from) = edge.enb1.receive().await;
-        assert_eq!((received, from.ip()), (to_user(0x21, &ue(1)), edge.gw1.address), "SEL-5, SW-11");
-        // Another user of the new anchor is left alone.
-        let other = to_user(0x22, "10.46.0.10");
-        edge.gw2.send(&edge.enb1, &other).await;
-        let (received, from) = edge.enb1.receive().await;
-        assert_eq!((received, from.ip()), (other, edge.gw2.address), "SW-3");
+        let all = packets(&ue(1), "8.8.8.8");
+        until("moved", async || is_at(&edge, &all[0], true).await).await;
+        for packet in &all {
+            edge.enb1.send(&edge.gw1, &in_tunnel(0x11, packet)).await;
+            assert_eq!(edge.gw2.receive().await.0, in_tunnel(0x99, packet), "SEL-4");
+            edge.enb1.send(&edge.gw1, &in_tunnel(0x12, packet)).await;
+            assert_eq!(edge.gw1.receive().await.0, in_tunnel(0x12, packet), "SW-3");
+        }
+        for packet in packets("8.8.8.8", &ue(1)) {
+            edge.gw2.send(&edge.enb1, &in_tunnel(0x77, &packet)).await;
+            let (received, from) = edge.enb1.receive().await;
+            assert_eq!((received, from.ip()), (in_tunnel(0x21, &packet), edge.gw1.address), "SEL-5, SW-11");
+            edge.gw2.send(&edge.enb1, &in_tunnel(0x22, &packet)).await;
+            let (received, from) = edge.enb1.receive().await;
+            assert_eq!((received, from.ip()), (in_tunnel(0x22, &packet), edge.gw2.address), "SW-3");
+        }
+        // And back, whatever flows the switch has cached.
+        let (status, _) = edge.call("POST", "/v1/diversions/remove", Some(json!({"ues": [ue(1)]}))).await;
+        assert_eq!(status, 200);
+        for packet in &all {
+            until("back", async || is_at(&edge, packet, false).await).await;
+        }
+    });
+}
+
+/// What a user sends is never taken for a frame of its own: it stays in its tunnel, though it looks like a path message to an anchor.
+#[test]
+fn a_user_cannot_send_as_a_base_station() {
+    run(|home| async move {
+        let mut edge = Edge::start(&home, false).await;
+        edge.control().await;
+        let mut user = diversion(1, "enb1");
+        user["tunnels"] = json!([{"uplink": 0x11, "downlink": 0x21}]);
+        edge.divert(user).await;
+        // The first octet of IPv4, addresses of frames, their type, and GTP-U in somebody else's tunnel.
+        let forged = in_tunnel(0x12, &packets(&ue(2), "9.9.9.9")[0]);
+        let datagram =
+            packet::transport::build_udp((edge.enb1.address, 2152), (edge.gw1.address, 2152), &forged)
+                .unwrap();
+        let (IpAddr::V4(from), IpAddr::V4(to)) = (edge.enb1.address, edge.gw1.address) else {
+            panic!("IPv4")
+        };
+        let packet = packet::ipv4::Header::new(from, to, packet::protocol::UDP).build(&datagram).unwrap();
+        let frame =
+            packet::ethernet::build([0x45, 0, 0, 0, 0, 0], [0, 0, 0x3f, 0, 0, 0], None, 0x0800, &packet);
+        for teid in [0x12, 0x13] {
+            let sent = in_tunnel(teid, &frame);
+            edge.enb1.send(&edge.gw1, &sent).await;
+            assert_eq!(edge.gw1.receive().await.0, sent);
+        }
+        // Of a GTP' message, which no anchor takes, nothing is left.
+        let mut other = in_tunnel(0x12, &frame);
+        other[0] = 0x20;
+        edge.enb1.send(&edge.gw1, &other).await;
+        let last = in_tunnel(0x13, &packets(&ue(3), "8.8.8.8")[0]);
+        edge.enb1.send(&edge.gw1, &last).await;
+        assert_eq!(edge.gw1.receive().await.0, last);
     });
 }

@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longer than a move in order waits for its tokens, so that its answer says which were lost.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a switch has, over its connections.
 #[derive(Default)]

@@ -417,7 +417,11 @@ fn script(
         record.messages.push(Kept { template: *number, stored: stored.split_off(..length)?.into() });
     }
     let session = Session::of(&record, |number| templates.get(&number)).ok().filter(|_| stored.is_empty())?;
-    Some(Script { control, requests: session.requests })
+    let mut requests = session.requests;
+    if let Some(address) = address.filter(|_| !wide) {
+        crate::s11::ask_for(&mut requests, address);
+    }
+    Some(Script { control, requests })
 }
 
 async fn receive(socket: Option<Arc<UdpSocket>>, datagram: &mut [u8]) -> usize {

@@ -45,7 +45,7 @@ pub enum Frame {
         subject: u64,
         /// By what the anchor addresses the control plane.
         control: u64,
-        /// Its address, if messages have it.
+        /// Its address, if messages have it or ask for it.
         address: Option<Ipv4Addr>,
         /// Templates of its messages.
         templates: Vec<u16>,

@@ -100,6 +100,8 @@ impl Handles {
 pub(crate) struct Replica {
     pub(crate) agent: SocketAddr,
     pub(crate) original: IpAddr,
+    /// Its messages ask for the users' own addresses.
+    keeps_addresses: bool,
     pub(crate) connection: Connection,
     /// By the session's number.
     pub(crate) copies: HashMap<u32, Copy>,
@@ -111,11 +113,16 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    pub(crate) fn new(agent: SocketAddr, original: IpAddr, connection: Connection) -> Replica {
+    pub(crate) fn new(
+        agent: SocketAddr,
+        original: IpAddr,
+        keeps_addresses: bool,
+        connection: Connection,
+    ) -> Replica {
         let (copies, changed, told) = Default::default();
         // An agent may still name copies of an earlier controller.
         let handles = Handles { last: net::time::now_ns() as u32, ..Handles::default() };
-        Replica { agent, original, connection, copies, changed, told: (0, told), handles }
+        Replica { agent, original, keeps_addresses, connection, copies, changed, told: (0, told), handles }
     }
 
     /// The session of a copy that an agent names. `None`: it names an earlier attempt.
@@ -172,7 +179,7 @@ impl Replica {
         if self.told.0 != count {
             self.told = (count, HashMap::default());
         }
-        let mut has_address = false;
+        let mut has_address = self.keeps_addresses;
         for message in &record.messages {
             let template = source.tracker.table().templates().get(message.template)?;
             has_address |= template.has(Source::Address);

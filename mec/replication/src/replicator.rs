@@ -92,6 +92,8 @@ pub struct Anchor {
     pub name: String,
     /// Its address on S11 or N4.
     pub control: IpAddr,
+    /// Copies there ask for the UEs' own IPv4 addresses; on N4 they have them always.
+    pub keeps_addresses: bool,
 }
 
 /// A message in somebody's name: of an original to its MME or SMF, or the other way round.
@@ -338,6 +340,10 @@ impl Replicator {
         known.ok_or_else(|| Refusal::Unknown(name.chars().take(64).collect()))
     }
 
+    fn keeps_addresses(&self, (_, clone): &(String, String)) -> bool {
+        self.anchor(clone).is_ok_and(|anchor| anchor.keeps_addresses)
+    }
+
     /// Takes a captured datagram between a control plane and an anchor, which has been sent on.
     pub fn observe(&self, protocol: Protocol, anchor: IpAddr, datagram: Datagram) {
         let mut state = self.state();
@@ -547,7 +553,9 @@ impl Replicator {
         };
         // It takes the lock before it says that it is connected: then the replica is there.
         self.state().replicas.entry(key.clone()).or_insert_with(|| {
-            Replica::new(agent, original, self.connection(key, agent, (original, protocol), false))
+            let keeps_addresses = self.keeps_addresses(key);
+            let connection = self.connection(key, agent, (original, protocol), false);
+            Replica::new(agent, original, keeps_addresses, connection)
         });
         let connected = async {
             loop {
@@ -623,6 +631,7 @@ impl Replicator {
                         Replica::new(
                             agent,
                             anchor.control,
+                            self.keeps_addresses(&key),
                             self.connection(&key, agent, (anchor.control, protocol), true),
                         )
                     });

@@ -241,8 +241,8 @@ impl World {
         let agent = tokio::spawn(agent.serve());
         let (send, sent) = mpsc::unbounded_channel();
         let anchors = vec![
-            Anchor { name: "upf".to_owned(), control: upf.into() },
-            Anchor { name: "edge".to_owned(), control: edge.into() },
+            Anchor { name: "upf".to_owned(), control: upf.into(), keeps_addresses: false },
+            Anchor { name: "edge".to_owned(), control: edge.into(), keeps_addresses: false },
         ];
         let send = Box::new(move |outgoing| _ = send.send(outgoing));
         World {
@@ -264,8 +264,12 @@ impl World {
     async fn restart(&mut self, url: &str) {
         let (send, sent) = mpsc::unbounded_channel();
         let anchors = vec![
-            Anchor { name: "upf".to_owned(), control: self.original.own.into() },
-            Anchor { name: "edge".to_owned(), control: self.clone.lock().unwrap().own.into() },
+            Anchor { name: "upf".to_owned(), control: self.original.own.into(), keeps_addresses: false },
+            Anchor {
+                name: "edge".to_owned(),
+                control: self.clone.lock().unwrap().own.into(),
+                keeps_addresses: false,
+            },
         ];
         let send = Box::new(move |outgoing| _ = send.send(outgoing));
         self.replicator = Replicator::new(Config::default(), anchors, 5, send);
@@ -799,7 +803,7 @@ async fn an_mme_does_not_hear_of_inactivity_where_the_user_is_not() {
         octets
     };
     let (send, mut sent) = mpsc::unbounded_channel();
-    let anchors = vec![Anchor { name: "gw".to_owned(), control: anchor }];
+    let anchors = vec![Anchor { name: "gw".to_owned(), control: anchor, keeps_addresses: false }];
     let replicator =
         Replicator::new(Config::default(), anchors, 5, Box::new(move |outgoing| _ = send.send(outgoing)));
     let observe = |by_control, octets: &[u8]| {

@@ -108,7 +108,7 @@ impl World {
         let config = agent::Config { listen: free, control: mme, clone: edge, gtpu: None, window: 64 };
         let agent = tokio::spawn(Agent::bind(config).await.unwrap().serve());
         let (send, sent) = mpsc::unbounded_channel();
-        let anchor = |name: &str, control| Anchor { name: name.to_owned(), control };
+        let anchor = |name: &str, control| Anchor { name: name.to_owned(), control, keeps_addresses: false };
         let anchors = vec![anchor("sgw", sgw), anchor("edge", edge)];
         let send = Box::new(move |outgoing| _ = send.send(outgoing));
         let replicator = Replicator::new(Config::default(), anchors, 5, send);

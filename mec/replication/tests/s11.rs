@@ -764,6 +764,34 @@ fn the_clone_is_the_gateway_that_the_first_anchor_was() {
     }
 }
 
+/// A clone is asked for the UE's own address (SEL-7), unless it is not known which of several PDN connections has it, or it is not IPv4.
+#[test]
+fn a_clone_is_asked_for_the_address() {
+    let address = "10.45.0.9".parse().unwrap();
+    let asked = |paa, count: usize| {
+        let request = encode(CreateSessionRequest { paa: Some(paa), ..create(1) }, 0, 1);
+        let mut requests = vec![request; count];
+        requests.push(encode(modify(7), 3, 2));
+        let before = requests.clone();
+        replication::s11::ask_for(&mut requests, address);
+        assert_eq!(requests[1..], before[1..]);
+        match Message::decode(&requests[0]).unwrap().1 {
+            Message::CreateSessionRequest(request) => request.paa,
+            other => panic!("{other:?}"),
+        }
+    };
+    let none = Paa::Ipv4([0; 4].into());
+    assert_eq!(asked(none, 1), Some(Paa::Ipv4(address)));
+    assert_eq!(asked(none, 2), Some(none));
+    let prefix = Paa::Ipv6(Ipv6Prefix { length: 64, address: "2001:db8::".parse().unwrap() });
+    assert_eq!(asked(prefix, 1), Some(prefix));
+    let mut cut = vec![encode(create(1), 0, 1)];
+    for length in (0..cut[0].len()).rev() {
+        cut[0].truncate(length);
+        replication::s11::ask_for(&mut cut, address);
+    }
+}
+
 /// An eNB may have the very TEID that the anchor has on S11: it comes to the clone all the same.
 #[test]
 fn equal_teids_are_not_mixed_up() {

@@ -46,6 +46,9 @@ pub struct Args {
     /// downloads, pings and plays; nothing may be lost.
     #[arg(long = "move")]
     moves: bool,
+    /// With --move: what switches on N3 and N6.
+    #[arg(long, value_enum, default_value_t = moving::Switch::Godwit, requires = "moves")]
+    switch: moving::Switch,
     /// Keep pcapng captures of N3 at the gNB and at both anchors in this folder.
     #[arg(long, value_name = "DIR", conflicts_with = "moves")]
     pcap: Option<PathBuf>,
@@ -69,7 +72,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     if args.moves {
-        let is_well = runtime.block_on(moving::show(args.json))?;
+        let is_well = runtime.block_on(moving::show(args.json, args.switch))?;
         return Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) });
     }
     let checks = runtime.block_on(show(pcap))?;

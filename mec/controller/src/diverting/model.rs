@@ -261,13 +261,13 @@ impl Diversion {
             if self.tunnels.is_empty() {
                 return impossible("Open vSwitch tells 5G users apart by TEID only: give `tunnels`".into());
             }
-            if self.target_address.is_some() {
-                return impossible(
-                    "Open vSwitch cannot rewrite inner addresses behind GTP-U extension headers: have the target assign the \
-                     same address"
-                        .into(),
-                );
-            }
+        }
+        if self.target_address.is_some() {
+            return impossible(
+                "Open vSwitch sees few inner addresses (those behind no GTP-U extension header, with a time to live of 64 to 79), \
+                 and would lose all other packets of this user: have the target assign the same address"
+                    .into(),
+            );
         }
         if !config.anchors.iter().all(|anchor| anchor.address.is_ipv4()) {
             return impossible("Open vSwitch is driven with IPv4 outside only".into());

@@ -12,7 +12,7 @@ use gtpv2c::message::*;
 use gtpv2c::{BearerResultWithOptions, Cause, CauseValue, Ebi, Recovery};
 
 use super::relocation;
-use super::{enter_created, read};
+use super::{enter_created, read, values};
 use crate::clone::{Answered, Head, Kind, Prepared, Side, User};
 use crate::record::Bearer;
 
@@ -31,26 +31,15 @@ impl S11 {
     /// Where the MME has named the first anchor as P-GW, too, the clone is to be the P-GW: it would else be an S-GW before the first one.
     fn name_gateway(&self, request: &mut [u8]) {
         let (IpAddr::V4(original), IpAddr::V4(clone)) = (self.original, self.clone) else { return };
-        let mut at = HEADER;
-        while let Some([kind, l0, l1, instance]) = request.get(at..).and_then(|rest| rest.first_chunk()) {
-            let (is_gateway, length) =
-                ((*kind, instance & 0xf) == (ie::F_TEID, 1), u16::from_be_bytes([*l0, *l1]));
-            let begin = at + 4;
+        for value in values(request, |kind, instance| (kind, instance) == (ie::F_TEID, 1)) {
             // Flags, TEID, IPv4 address (§8.22).
-            if let Some(address) =
-                request.get_mut(begin + 5..begin + 9).filter(|address| **address == original.octets())
-                && is_gateway
-                && length >= 9
-            {
+            let address = request.get_mut(value).and_then(|value| value.get_mut(5..9));
+            if let Some(address) = address.filter(|address| **address == original.octets()) {
                 address.copy_from_slice(&clone.octets());
             }
-            at = begin + usize::from(length);
         }
     }
 }
-
-/// Octets of a header with TEID (§5.1).
-const HEADER: usize = 12;
 
 /// Most requests that wait until the user's packets go to the clone: later ones say what earlier ones said.
 const MAX_WITHHELD: usize = 16;

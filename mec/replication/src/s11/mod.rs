@@ -9,13 +9,17 @@ pub mod track;
 
 use gtpv2c::codec::{Ies, Value as _};
 use gtpv2c::message::CreateSessionResponse;
-use gtpv2c::{Ebi, FTeid, Header, Message, OffendingIe, Paa, ie};
-use std::net::IpAddr;
+use gtpv2c::{Ebi, FTeid, Header, Message, MessageType, OffendingIe, Paa, ie};
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
 use types::Imsi;
 
 use crate::record::{Bearer, prefix};
 
 pub use track::Tracker;
+
+/// Octets of a header with TEID (TS 29.274 §5.1).
+const HEADER: usize = 12;
 
 /// The number by which records have an IMSI: its octets as in messages, filled up with ones.
 pub fn subject(imsi: &Imsi) -> u64 {
@@ -35,6 +39,38 @@ pub fn imsi(subject: u64) -> Option<Imsi> {
 /// Reads a message and its header.
 fn read(octets: &[u8]) -> Option<(Header, Message)> {
     Message::decode(octets).ok()
+}
+
+/// Where the values of IEs are in a message with TEID that satisfy a condition on type and instance.
+fn values(message: &[u8], is_meant: impl Fn(u8, u8) -> bool) -> Vec<Range<usize>> {
+    let (mut at, mut found) = (HEADER, Vec::new());
+    while let Some([kind, l0, l1, instance]) = message.get(at..).and_then(|rest| rest.first_chunk()) {
+        let value = at + 4..at + 4 + usize::from(u16::from_be_bytes([*l0, *l1]));
+        at = value.end;
+        if is_meant(*kind, instance & 0xf) && at <= message.len() {
+            found.push(value);
+        }
+    }
+    found
+}
+
+/// Has a session be asked for with an address, as if the UE's were a static one (TS 23.401 §5.3.1.1). Of several PDN connections it is not
+/// known whose the address is: then each gets what the anchor gives.
+pub fn ask_for(requests: &mut [Vec<u8>], address: Ipv4Addr) {
+    let is_create = |request: &&mut Vec<u8>| {
+        let head = Header::decode(request);
+        head.is_ok_and(|(header, ..)| header.message_type == MessageType::CreateSessionRequest)
+    };
+    let mut creates: Vec<_> = requests.iter_mut().filter(is_create).collect();
+    let [request] = &mut creates[..] else { return };
+    for value in values(request, |kind, instance| (kind, instance) == (ie::PAA, 0)) {
+        // The type of PDN, IPv4, and the address (§8.14).
+        if let Some([1, paa @ ..]) = request.get_mut(value)
+            && let Some(paa) = paa.first_chunk_mut()
+        {
+            *paa = address.octets();
+        }
+    }
 }
 
 /// Whether the cause in a response is acceptance.

@@ -21,12 +21,10 @@ use gtpv2c::codec::{Ies, put};
 use gtpv2c::message::*;
 use gtpv2c::{BearerToBeModified, Ebi, FTeid, Indication, InterfaceType, OffendingIe, ie};
 
-use super::read;
+use super::{HEADER, read};
 use crate::session::Session;
 use crate::template::Misfit;
 
-/// Octets of a header with TEID (§5.1).
-const HEADER: usize = 12;
 /// Most ways back whose sessions are not known yet.
 const MOST: usize = 65_536;
 /// OI, in the first octet of the indications (§8.12).

@@ -2,10 +2,8 @@
 
 use gtpv2c::ie;
 
+use super::HEADER;
 use crate::template::{Source, Spot};
-
-/// Octets of a header with TEID (§5.1).
-const HEADER: usize = 12;
 
 /// The spots of a message. None beyond the first octet that cannot be read.
 pub fn find(message: &[u8], found: &mut Vec<Spot>) {

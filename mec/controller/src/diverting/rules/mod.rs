@@ -40,13 +40,13 @@ mod steer {
     pub const ALL_FLAGS: u16 = 300;
     pub const TOKEN: u16 = 290;
     pub const HOLD: u16 = 280;
-    pub const PATH: u16 = 260;
     pub const APPLICATION: u16 = 250;
     pub const PAIR: u16 = 240;
     pub const TUNNEL: u16 = 200;
     pub const ADDRESS: u16 = 190;
     pub const ANCHOR: u16 = 150;
     pub const LOW: u16 = 100;
+    pub const PATH: u16 = 90;
 }
 
 const CLASSIFICATION: u8 = 0;
@@ -388,11 +388,12 @@ mod tests {
         let flow = json!({"protocol": 17, "server": "9.9.9.9", "port": 53});
         for (more, native, open_vswitch, down) in [
             (json!({}), 1, 1, 1),
-            (json!({"tunnels": tunnel}), 1, 1, 1),
+            // By tunnel, whatever Open vSwitch takes the packets for.
+            (json!({"tunnels": tunnel}), 1, 3, 1),
             (json!({"application": flow}), 1, 1, 1),
             (json!({"peer": "10.45.0.3"}), 2, 2, 2),
-            (json!({"ue": null}), 1, 16, 0),
-            (json!({"tunnels": selective, "target_address": "10.46.0.2"}), 2, 2, 1),
+            (json!({"ue": null}), 1, 24, 0),
+            (json!({"tunnels": selective}), 2, 6, 1),
         ] {
             for (dialect, expected) in [(Dialect::Native, native), (Dialect::OpenVswitch, open_vswitch)] {
                 let placed = made(&config, dialect, more.clone());

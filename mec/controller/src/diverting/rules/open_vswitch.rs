@@ -6,35 +6,49 @@
 //!   of `tun_gtpu_flags` it takes only the bits that are set, whatever the mask: so rules with more bits come first, and a rule for all
 //!   bits comes before all others, which makes a cached flow depend on each bit. (No packet has all three in practice.)
 //! - path messages come back as whole frames (`packet_type=ptap`), and are sent on as they were;
-//! - packets without Ethernet header need a match of their type.
+//! - packets without Ethernet header need a match of their type. Of the packet in a G-PDU it takes the ninth octet for the first one: the
+//!   time to live of IPv4 (4G), so only with 64 to 79 it is IPv4. With 96 to 111 it is IPv6, and with all others it is a frame with a
+//!   header that is not there. So what is steered by tunnel has rules for all three, and none rewrites what is in the tunnel;
+//! - rules for frames match the message type: G-PDUs go back into tunnels, path messages come last. So what a user sends is never
+//!   forwarded as a frame. Rules for packets come before all of them: a cached flow depends on no rules behind the one that was found,
+//!   and one of packets that depends on flags and type both cannot be changed (`put[modify]` finds no such flow).
 
-use std::net::IpAddr;
-
-use openflow::{Action, Instructions, Oxm, PacketType, PortNo};
+use openflow::{Action, Field, Instructions, Oxm, PacketType, PortNo};
 
 use super::fields::{ethertype, ip_dst, ip_src, tun_dst, tun_src, tunnelled};
 use super::{
-    ALL_FLAGS, ENCAPSULATION, End, FORWARDING, Maker, NoRule, Stage, Steered, Then, classify, not_known,
-    steer,
+    ALL_FLAGS, ENCAPSULATION, End, FORWARDING, G_PDU, Maker, NoRule, Stage, Steered, Then, classify,
+    not_known, steer,
 };
 use crate::config::Access;
 use crate::rule::Kind;
 
+/// Version 1, GTP: of other first octets nothing is a path message (TS 29.281 §5.1).
+const GTP: u8 = 0x30;
+/// What the packet in a G-PDU may be taken for.
+const KINDS: [PacketType; 3] = [PacketType::ETHERNET, PacketType::IPV4, PacketType::IPV6];
+
+/// Added to priorities of rules for packets, which come before those for frames.
+const PACKETS: u16 = 1000;
+
+/// The match of G-PDUs in which something is taken for this kind, and what is added to priorities.
+fn in_g_pdu(kind: PacketType, first_octet: u8) -> (u16, Vec<Oxm>) {
+    let (before, kind) = match kind {
+        // Without a type a rule is for frames.
+        PacketType::ETHERNET => (0, Oxm::tun_gtpu_msgtype(G_PDU)),
+        kind => (PACKETS, Oxm::packet_type(kind)),
+    };
+    (before, vec![kind, Oxm::tun_gtpu_flags(first_octet)])
+}
+
 impl Maker<'_> {
     pub(super) fn open_vswitch(&mut self) -> Result<(), NoRule> {
         let (station, from, to, gtp) = (self.station, self.from, self.to, self.gtp);
-        for kind in [PacketType::ETHERNET, PacketType::IPV4, PacketType::IPV6] {
+        for kind in KINDS {
             let mut fields = vec![Oxm::in_port(gtp)];
-            // Without a type a rule is for frames.
             fields.extend((kind != PacketType::ETHERNET).then(|| Oxm::packet_type(kind)));
-            self.classify(
-                Stage::Ground,
-                Kind::T0High,
-                classify::HIGH,
-                fields,
-                vec![],
-                Then::Goto(ENCAPSULATION),
-            )?;
+            let then = Then::Goto(ENCAPSULATION);
+            self.classify(Stage::Ground, Kind::T0High, classify::HIGH, fields, vec![], then)?;
         }
         self.ovs_way(station, from)?;
         self.ovs_source(station)?;
@@ -68,19 +82,19 @@ impl Maker<'_> {
             Then::Output(PortNo::LOCAL),
         )?;
         let between = [tun_src(source.ip), tun_dst(destination.local)];
-        for first_octet in 0x30..=ALL_FLAGS {
-            for kind in [PacketType::IPV4, PacketType::IPV6] {
-                let mut fields = vec![Oxm::packet_type(kind), Oxm::tun_gtpu_flags(first_octet)];
+        for first_octet in GTP..=ALL_FLAGS {
+            for kind in KINDS {
+                let (before, mut fields) = in_g_pdu(kind, first_octet);
                 fields.extend(between);
                 let set = vec![tun_src(source.local), tun_dst(destination.ip)];
                 let more_bits_first = steer::LOW + u16::from(first_octet & 7);
                 let priority = if first_octet == ALL_FLAGS { steer::ALL_FLAGS } else { more_bits_first };
-                self.steer(Stage::Ground, Kind::T1Low, priority, fields, set)?;
+                self.steer(Stage::Ground, Kind::T1Low, before + priority, fields, set)?;
             }
         }
         let mac = destination.mac.ok_or_else(|| NoRule::Missing(not_known(destination.ip)))?;
         let mut fields = tunnelled(None, None);
-        fields.push(ethertype(destination.ip));
+        fields.extend([ethertype(destination.ip), Oxm::tun_gtpu_flags(GTP)]);
         fields.extend(between);
         let set = [ip_dst(destination.ip), Oxm::eth_dst(mac)].map(Action::set);
         let actions = set.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -104,29 +118,27 @@ impl Maker<'_> {
         old: (End, End),
         new: (End, End),
     ) -> Result<(), NoRule> {
-        let everything = 0x30..=ALL_FLAGS;
+        let everything = GTP..=ALL_FLAGS;
         // Sequence numbers are lost either way, so packets with and without are the same.
         let first_octets: Vec<u8> = match (self.access, self.diversion.ue) {
             (_, None) => everything.collect(),
-            (Access::FourG, _) => vec![0x30],
+            (Access::FourG, _) => vec![GTP],
             (Access::FiveG, _) => vec![0x34],
         };
-        let kinds: &[PacketType] = match (self.access, self.diversion.ue) {
-            (_, None) => &[PacketType::IPV4, PacketType::IPV6],
-            (Access::FourG, Some(IpAddr::V6(_))) => &[PacketType::IPV6],
-            // What begins with an unused sequence number of 0 is taken for IPv4.
-            _ => &[PacketType::IPV4],
-        };
+        let is_by_tunnel = !steered.fields.iter().any(|oxm| oxm.field() == Field::PacketType);
         for first_octet in first_octets {
-            for kind in kinds {
-                let mut fields = steered.fields.clone();
-                if !fields.iter().any(|oxm| oxm.field() == openflow::Field::PacketType) {
-                    fields.push(Oxm::packet_type(*kind));
-                }
-                fields.extend([Oxm::tun_gtpu_flags(first_octet), tun_src(old.0.ip), tun_dst(old.1.local)]);
+            let kinds = match is_by_tunnel {
+                true => KINDS.map(|kind| in_g_pdu(kind, first_octet)).to_vec(),
+                false => vec![(PACKETS, vec![Oxm::tun_gtpu_flags(first_octet)])],
+            };
+            for (before, mut fields) in kinds {
+                // Where it matters it is there.
+                let more = steered.fields.iter().filter(|oxm| oxm.field() != Field::TunGtpuMsgtype);
+                fields.extend(more);
+                fields.extend([tun_src(old.0.ip), tun_dst(old.1.local)]);
                 let mut set = vec![tun_src(new.0.local), tun_dst(new.1.ip)];
                 set.extend(&steered.set);
-                let priority = steered.priority + u16::from(first_octet & 7);
+                let priority = before + steered.priority + u16::from(first_octet & 7);
                 self.steer(stage, Kind::T1High, priority, fields, set)?;
             }
         }

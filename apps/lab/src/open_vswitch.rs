@@ -10,51 +10,50 @@ use net::process::{Child, Command};
 use net::time::{self, Duration};
 use packet::ethernet::Mac;
 
-use crate::machine;
-
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Where Debian has its programs, which may not be on the user's path.
 const FOLDERS: &str = ":/usr/sbin:/usr/bin:/sbin:/bin";
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
-/// Database and daemon, which end with it.
-pub(super) struct OpenVswitch {
+/// Database and daemon. They end when it is dropped.
+pub struct OpenVswitch {
     folder: tempfile::TempDir,
     space: NetNs,
     daemons: Vec<Child>,
 }
 
 /// Whether its programs are there.
-#[cfg(test)]
-pub(super) fn is_installed() -> bool {
+pub fn is_installed() -> bool {
     let path = std::env::var("PATH").unwrap_or_default() + FOLDERS;
     let found = |program: &str| path.split(':').any(|folder| Path::new(folder).join(program).exists());
     ["ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-ofctl"].into_iter().all(found)
 }
 
 /// A port: its number, and its interface in the namespace.
-pub(super) type Port<'a> = (u32, &'a str);
+pub type Port<'a> = (u32, &'a str);
 
 /// A bridge.
-pub(super) struct Bridge<'a> {
+pub struct Bridge<'a> {
     /// Its name, which is also that of its own interface.
-    pub(super) name: &'a str,
-    pub(super) datapath_id: u64,
-    pub(super) ports: &'a [Port<'a>],
+    pub name: &'a str,
+    /// Its number in OpenFlow.
+    pub datapath_id: u64,
+    /// Its ports.
+    pub ports: &'a [Port<'a>],
     /// The number of its GTP-U port. One bridge can have one.
-    pub(super) gtp_port: Option<u32>,
+    pub gtp_port: Option<u32>,
     /// A controller to which it connects.
-    pub(super) controller: Option<SocketAddr>,
+    pub controller: Option<SocketAddr>,
     /// Where it lets others connect.
-    pub(super) listen: SocketAddr,
+    pub listen: SocketAddr,
 }
 
 impl OpenVswitch {
-    /// Starts it on these cores, without a bridge.
+    /// Starts it without a bridge.
     ///
     /// # Errors
     /// It is not installed, or does not start.
-    pub(super) async fn start(space: &NetNs, cores: &[usize]) -> anyhow::Result<OpenVswitch> {
+    pub async fn start(space: &NetNs) -> anyhow::Result<OpenVswitch> {
         let folder = tempfile::tempdir()?;
         let mut ovs = OpenVswitch { folder, space: space.clone(), daemons: Vec::new() };
         ovs.run("ovsdb-tool", &["create", &ovs.path("conf.db"), SCHEMA]).await?;
@@ -66,7 +65,6 @@ impl OpenVswitch {
         let database = format!("unix:{}", ovs.path("db"));
         ovs.spawn("ovs-vswitchd", &[&database, "--unixctl", &ovs.path("switch.ctl")])?;
         ovs.wait_for("switch.ctl").await?;
-        machine::pin_process(ovs.process().context("no daemon")?, cores)?;
         Ok(ovs)
     }
 
@@ -74,7 +72,7 @@ impl OpenVswitch {
     ///
     /// # Errors
     /// It refuses.
-    pub(super) async fn add(&self, bridge: &Bridge<'_>) -> anyhow::Result<()> {
+    pub async fn add(&self, bridge: &Bridge<'_>) -> anyhow::Result<()> {
         let name = bridge.name;
         let id = format!("other-config:datapath-id={:016x}", bridge.datapath_id);
         let settings = ["datapath_type=netdev", "protocols=OpenFlow13", "fail_mode=secure", &id];
@@ -113,7 +111,7 @@ impl OpenVswitch {
     ///
     /// # Errors
     /// It refuses.
-    pub(super) async fn know(
+    pub async fn know(
         &self,
         bridge: &str,
         local: &[IpAddr],
@@ -134,12 +132,12 @@ impl OpenVswitch {
     ///
     /// # Errors
     /// There is none.
-    pub(super) fn mac(&self, bridge: &str) -> anyhow::Result<Mac> {
+    pub fn mac(&self, bridge: &str) -> anyhow::Result<Mac> {
         Ok(self.space.enter(|| pktio::af_xdp::device::Device::find(bridge))??.mac)
     }
 
     /// Processes: the daemon that forwards.
-    pub(super) fn process(&self) -> Option<u32> {
+    pub fn process(&self) -> Option<u32> {
         self.daemons.last().map(Child::id)
     }
 
@@ -147,7 +145,7 @@ impl OpenVswitch {
     ///
     /// # Errors
     /// It does not answer.
-    pub(super) async fn tunnel_packets(&self, bridge: &str, table: u8) -> anyhow::Result<u64> {
+    pub async fn tunnel_packets(&self, bridge: &str, table: u8) -> anyhow::Result<u64> {
         let bridge = format!("unix:{}", self.path(&format!("{bridge}.mgmt")));
         let table = format!("table={table}");
         let printed = self.run("ovs-ofctl", &["-O", "OpenFlow13", "dump-flows", &bridge, &table]).await?;
