@@ -23,6 +23,7 @@ mod mec_go_gtp;
 mod mec_kills;
 mod mec_move;
 mod mec_order;
+mod mec_service;
 mod mec_switch;
 #[path = "../../epc/tests/common/mme.rs"]
 mod mme;

@@ -33,6 +33,10 @@ use tokio::sync::{mpsc, oneshot};
 use crate::network::{self, DN, QUEUE};
 use crate::open_vswitch::{Bridge, OpenVswitch, Port};
 
+/// The link between an anchor and the host for applications beside it.
+const HOSTS: &str = "hosts";
+/// An address that the data network's host and a host at each site have: a UE's packets to it end beside the anchor that serves the UE.
+pub const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 205, 0, 1);
 /// The MME's address, with [`crate::Options::epc`]. Agents at the edge have it as well, so that the anchors there reach them.
 pub const MME: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 4);
 /// Interfaces of the switch on N3, by what is behind them.
@@ -59,6 +63,8 @@ pub struct Site {
     management: &'static str,
     at_switches: Ipv4Addr,
     at_site: Ipv4Addr,
+    /// The anchor's address on its link to the host for applications, and the host's.
+    hosts: [Ipv4Addr; 2],
     /// The address of Open vSwitch on N3 that stands for the anchor.
     stand_in: Ipv4Addr,
     /// The anchor's own UE addresses, and their halves.
@@ -77,6 +83,7 @@ pub const SITES: [Site; 2] = [
         management: "mgmt",
         at_switches: Ipv4Addr::new(10, 203, 0, 1),
         at_site: Ipv4Addr::new(10, 203, 0, 2),
+        hosts: [Ipv4Addr::new(10, 206, 0, 1), Ipv4Addr::new(10, 206, 0, 2)],
         stand_in: Ipv4Addr::new(10, 200, 0, 103),
         pool: "10.46.0.0/16",
         pools: ["10.46.0.0/17", "10.46.128.0/17"],
@@ -90,6 +97,7 @@ pub const SITES: [Site; 2] = [
         management: "mgmt2",
         at_switches: Ipv4Addr::new(10, 204, 0, 1),
         at_site: Ipv4Addr::new(10, 204, 0, 2),
+        hosts: [Ipv4Addr::new(10, 207, 0, 1), Ipv4Addr::new(10, 207, 0, 2)],
         stand_in: Ipv4Addr::new(10, 200, 0, 105),
         pool: "10.47.0.0/16",
         pools: ["10.47.0.0/17", "10.47.128.0/17"],
@@ -132,6 +140,8 @@ pub(crate) struct Namespaces {
     pub switch: NetNs,
     /// Those of the anchors, in the order of [`SITES`].
     pub sites: Vec<NetNs>,
+    /// Those of hosts for applications beside them.
+    pub hosts: Vec<NetNs>,
 }
 
 impl Namespaces {
@@ -149,10 +159,8 @@ impl Namespaces {
 /// Builds the links between the switches and their neighbours. `n2` and `n6` are the neighbours' names for their ends.
 pub(crate) async fn build(core: &NetNs, ran: &NetNs, dn: &NetNs, sites: usize) -> anyhow::Result<Namespaces> {
     anyhow::ensure!(sites <= SITES.len(), "a lab has at most {} edge sites", SITES.len());
-    let edge = Namespaces {
-        switch: network::namespace()?,
-        sites: std::iter::repeat_with(network::namespace).take(sites).collect::<Result<_, _>>()?,
-    };
+    let spaces = || std::iter::repeat_with(network::namespace).take(sites).collect::<Result<_, _>>();
+    let edge = Namespaces { switch: network::namespace()?, sites: spaces()?, hosts: spaces()? };
     let at_switch = Links::in_ns(&edge.switch)?;
     let mut n3 = vec![(ran, network::RAN_N2), (core, network::CORE_N2)];
     let mut n6 = vec![(dn, DN), (core, network::CORE_N6)];
@@ -179,8 +187,12 @@ pub(crate) async fn build(core: &NetNs, ran: &NetNs, dn: &NetNs, sites: usize) -
         }
     }
     edge.switch.enter(net::netns::loopback_up)?.context("bring up the loopback interface")?;
+    let service = Cidr::new(SERVICE.into(), 32).context("a prefix of IPv4")?;
+    Links::in_ns(dn)?.add_address("lo", service).await?;
+    Links::in_ns(core)?.add_route(service, Some(DN.into()), Some(network::N6)).await?;
     let own = Cidr::new(MME.into(), 32).context("a prefix of IPv4")?;
-    for (site, space) in edge.sites() {
+    for ((site, space), host) in edge.sites().zip(&edge.hosts) {
+        at_host(site, space, host, service).await?;
         at_switch.add_veth(site.management, site.management, space).await?;
         let at_site = Links::in_ns(space)?;
         for (links, address) in [(&at_switch, site.at_switches), (&at_site, site.at_site)] {
@@ -194,6 +206,19 @@ pub(crate) async fn build(core: &NetNs, ran: &NetNs, dn: &NetNs, sites: usize) -
     let on_link = Cidr::new(MME.into(), 24).context("a prefix of IPv4")?;
     Links::in_ns(ran)?.add_address(network::N2, on_link).await?;
     Ok(edge)
+}
+
+/// A host for applications beside an anchor. A UPF lets UEs reach no address of its own machine.
+async fn at_host(site: &Site, anchor: &NetNs, host: &NetNs, service: Cidr) -> anyhow::Result<()> {
+    let (at_anchor, at_host) = (Links::in_ns(anchor)?, Links::in_ns(host)?);
+    at_anchor.add_veth(HOSTS, HOSTS, host).await?;
+    for (links, address) in [(&at_anchor, site.hosts[0]), (&at_host, site.hosts[1])] {
+        links.up(HOSTS).await?;
+        links.add_address(HOSTS, Cidr::new(address.into(), 24).context("a prefix of IPv4")?).await?;
+    }
+    at_host.add_address("lo", service).await?;
+    at_host.add_route("0.0.0.0/0".parse()?, Some(site.hosts[0].into()), Some(HOSTS)).await?;
+    Ok(at_anchor.add_route(service, Some(site.hosts[1].into()), Some(HOSTS)).await?)
 }
 
 /// The configuration of an edge anchor: that of the core, with other addresses and a folder of its own for sockets. UEs that move there keep
@@ -306,21 +331,30 @@ pub(crate) fn orchestrator(edge: &Namespaces, folder: &Path, log: &str, is_forei
     Part { name: "orchestrator", arguments: ["mec", "orchestrator", "run"], configuration }
 }
 
+/// Which edge it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kind {
+    pub epc: bool,
+    pub keeps_addresses: bool,
+    pub open_vswitch: bool,
+}
+
 /// The controller and the switches, which know one another by these.
 pub(crate) fn parts(
     core: &NetNs,
     edge: &Namespaces,
     folder: &Path,
     log: &str,
-    (epc, is_open_vswitch): (bool, bool),
+    kind: Kind,
 ) -> anyhow::Result<Vec<Part>> {
+    let Kind { epc, keeps_addresses, open_vswitch } = kind;
     let mac = |namespace: &NetNs| -> anyhow::Result<String> {
         let device = namespace.enter(|| Device::find(network::N6))?.context("find the device of N6")?;
         Ok(device.mac.map(|octet| format!("{octet:02x}")).join(":"))
     };
     let anchor = |name: &str, n3: Ipv4Addr, n6: Ipv4Addr, namespace: &NetNs| -> anyhow::Result<Value> {
         let sgi = json!({"switch": "n6", "mac": mac(namespace)?, "address": n6});
-        Ok(json!({"name": name, "address": n3, "sgi": sgi, "keeps_addresses": is_open_vswitch}))
+        Ok(json!({"name": name, "address": n3, "sgi": sgi, "keeps_addresses": keeps_addresses}))
     };
     let mut anchors = vec![anchor(CENTRAL, network::CORE_N2, network::CORE_N6, core)?];
     for (site, space) in edge.sites() {
@@ -333,7 +367,7 @@ pub(crate) fn parts(
             "name": name, "datapath_id": number, "place": place, "probe": probe,
             // S11 passes here.
             "capture": epc && *name == "n3",
-            "local": if is_open_vswitch && *name == "n3" { stand_ins(edge).into_iter().collect() } else { HashMap::new() },
+            "local": if open_vswitch && *name == "n3" { stand_ins(edge).into_iter().collect() } else { HashMap::new() },
         })
     };
     let controller = json!({
@@ -371,7 +405,7 @@ pub(crate) fn parts(
         arguments: ["mec", "controller", "run"],
         configuration: whole("controller", "controller", controller),
     };
-    if is_open_vswitch {
+    if open_vswitch {
         return Ok(vec![controller]);
     }
     Ok(vec![

@@ -18,7 +18,8 @@
 //!
 //! Read first: [`Lab::start`]; then `network.rs` (topology), `settings.rs` (the generated configuration),
 //! `simulator.rs` (gNBs and UEs), `server.rs` (the data network's HTTP server),
-//! `open_vswitch.rs`, `moves.rs` (UEs that are moved to edge sites), `traffic.rs` and `stream.rs` (numbered packets, and TCP).
+//! `open_vswitch.rs`, `moves.rs` (UEs that are moved to edge sites), `service.rs` (an application that moves with them), `traffic.rs` and
+//! `stream.rs` (numbered packets, and TCP).
 #![forbid(unsafe_code)]
 
 pub mod edge;
@@ -26,6 +27,7 @@ pub mod moves;
 mod network;
 pub mod open_vswitch;
 mod server;
+pub mod service;
 mod settings;
 mod simulator;
 mod split;
@@ -73,7 +75,9 @@ pub struct Options {
     pub split: Option<Model>,
     /// Edge sites, instead of a gNB in parts; see [`edge::SITES`].
     pub edges: usize,
-    /// With edge sites of 4G: Open vSwitch in the place of both switches. UEs that move keep their addresses.
+    /// With edge sites of 4G: UEs that move keep their addresses, which are else translated at the switches.
+    pub keeps_addresses: bool,
+    /// With edge sites of 4G: Open vSwitch in the place of both switches, which translates no addresses.
     pub open_vswitch: bool,
     /// A core of 4G: UPF and S/P-GW, and nothing else.
     pub epc: bool,
@@ -102,6 +106,7 @@ impl Options {
             processes: false,
             split: None,
             edges: 0,
+            keeps_addresses: false,
             open_vswitch: false,
             epc: false,
             foreign_gateway: false,
@@ -123,6 +128,7 @@ pub struct Lab {
     units: Option<[NetNs; 2]>,
     /// Those of edge sites.
     edge: Option<edge::Namespaces>,
+    keeps_addresses: bool,
     with_open_vswitch: bool,
     open_vswitch: Option<open_vswitch::OpenVswitch>,
     /// Fields are dropped in this order: processes first, then what they use.
@@ -178,7 +184,7 @@ impl Lab {
 
         for site in edge::SITES.iter().take(options.edges) {
             let text =
-                edge::configuration(&configuration, site, folder.path(), options.open_vswitch).to_string();
+                edge::configuration(&configuration, site, folder.path(), options.keeps_addresses).to_string();
             std::fs::write(site.file(folder.path()), text).context("write an edge's configuration")?;
         }
         let mut lab = Lab {
@@ -188,6 +194,7 @@ impl Lab {
             dn,
             units,
             edge,
+            keeps_addresses: options.keeps_addresses,
             with_open_vswitch: options.open_vswitch,
             open_vswitch: None,
             nfs: Vec::new(),
@@ -243,8 +250,21 @@ impl Lab {
     /// # Panics
     /// The lab does not have it.
     pub fn site(&self, site: &edge::Site) -> &NetNs {
-        let mut sites = self.edge.iter().flat_map(edge::Namespaces::sites);
-        sites.find(|(other, _)| other.host == site.host).map(|(_, space)| space).expect("a site of the lab")
+        self.spaces(site).0
+    }
+
+    /// The namespace of the host for applications at an edge site.
+    ///
+    /// # Panics
+    /// The lab does not have it.
+    pub fn application_host(&self, site: &edge::Site) -> &NetNs {
+        self.spaces(site).1
+    }
+
+    fn spaces(&self, site: &edge::Site) -> (&NetNs, &NetNs) {
+        let sites = self.edge.iter().flat_map(|edge| edge.sites().zip(&edge.hosts));
+        let mut of_site = sites.filter(|((other, _), _)| other.host == site.host);
+        of_site.next().map(|((_, anchor), host)| (anchor, host)).expect("a site of the lab")
     }
 
     /// The data network.
@@ -391,12 +411,12 @@ impl Lab {
     /// There is no edge site, or a part does not start.
     pub async fn start_moves(&mut self) -> anyhow::Result<()> {
         let edge = self.edge.as_ref().context("the lab has no edge site")?;
-        let (folder, log, with_ovs) = (self.folder.path(), &self.log_filter, self.with_open_vswitch);
-        let parts = edge::parts(&self.core, edge, folder, log, (self.epc, with_ovs))?;
+        let (folder, log) = (self.folder.path(), &self.log_filter);
+        let parts = edge::parts(&self.core, edge, folder, log, self.kind())?;
         let is_foreign = self.foreign_gateway;
         let orchestrator = edge::orchestrator(edge, folder, log, is_foreign);
         let agents: Vec<&edge::Site> = edge.sites().map(|(site, _)| site).filter(|_| is_foreign).collect();
-        if with_ovs {
+        if self.with_open_vswitch {
             self.open_vswitch = Some(edge::open_vswitch(edge, &self.core, &self.ran).await?);
         }
         for edge::Part { name, arguments, configuration } in parts.into_iter().chain([orchestrator]) {
@@ -407,6 +427,11 @@ impl Lab {
             self.start_process(site.agent, command.arg(site.file(self.folder.path())))?;
         }
         Ok(())
+    }
+
+    fn kind(&self) -> edge::Kind {
+        let (epc, keeps_addresses) = (self.epc, self.keeps_addresses);
+        edge::Kind { epc, keeps_addresses, open_vswitch: self.with_open_vswitch }
     }
 
     /// Starts a part of the edge again that has ended.
@@ -428,7 +453,7 @@ impl Lab {
         let edge = self.edge.as_ref().context("the lab has no edge site")?;
         let namespace = edge.sites[0].clone();
         for edge::Part { name, arguments, configuration } in
-            edge::parts(&self.core, edge, self.folder.path(), &self.log_filter, (self.epc, false))?
+            edge::parts(&self.core, edge, self.folder.path(), &self.log_filter, self.kind())?
         {
             self.start_part(name, arguments, &configuration)?;
         }

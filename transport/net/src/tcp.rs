@@ -1,5 +1,7 @@
 //! TCP, the transport of the service-based interface, of metrics and of the lab's download server.
 
+pub mod repair;
+
 use std::io;
 use std::net::SocketAddr;
 

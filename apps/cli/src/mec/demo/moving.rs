@@ -136,7 +136,8 @@ fn milliseconds(duration: Duration) -> f64 {
 pub(super) async fn show(as_json: bool, switch: Switch) -> anyhow::Result<bool> {
     let progress = Progress::new();
     let step = progress.step("gateway and UPF, controller, two switches, orchestrator, two edge hosts, UEs");
-    let options = lab::Options { open_vswitch: switch == Switch::Ovs, ..lab::Options::new(UES)? };
+    let is_ovs = switch == Switch::Ovs;
+    let options = lab::Options { open_vswitch: is_ovs, keeps_addresses: is_ovs, ..lab::Options::new(UES)? };
     let moves = Moves::start(options, edge::SITES.len()).await?;
     step.done("attached");
     let steps = steps(&moves, &progress, switch).await.with_context(|| moves.logs());
