@@ -184,8 +184,7 @@ impl Choices<'_> {
         let goto_table = (goto > table).then_some(TableId(goto));
         let more = self.next().unwrap_or(0);
         let has = |bit: u8| more & 1 << bit != 0;
-        let write_actions =
-            has(0).then(|| (0..self.below(4)).filter_map(|_| self.action()).collect::<Vec<_>>());
+        let write_actions = has(0).then(|| (0..self.below(4)).filter_map(|_| self.action()).collect());
         let write_metadata = has(1).then_some(Metadata { value: (more >> 4).into(), mask: 0xa });
         let instructions = Instructions {
             goto_table,

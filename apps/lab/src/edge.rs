@@ -105,6 +105,11 @@ pub const SITES: [Site; 2] = [
 ];
 
 impl Site {
+    /// Where the agent beside its anchor listens.
+    pub fn agent_address(&self) -> SocketAddr {
+        SocketAddr::from((self.at_site, AGENT_PORT))
+    }
+
     /// The file of its anchor's configuration.
     pub(crate) fn file(&self, folder: &Path) -> PathBuf {
         folder.join(format!("{}.yaml", self.anchor))
@@ -235,7 +240,7 @@ pub(crate) fn configuration(core: &Value, site: &Site, folder: &Path, keeps_addr
             made[section][names][0]["ue_pool"]["ipv4"] = json!(pool);
         }
         made["mec"] = json!({"agent": {
-            "listen": format!("{}:{AGENT_PORT}", site.at_site), "control": MME, "clone": site.n3, "gtpu": site.n3,
+            "listen": site.agent_address(), "control": MME, "clone": site.n3, "gtpu": site.n3,
         }});
     }
     made
@@ -313,7 +318,7 @@ pub(crate) fn orchestrator(edge: &Namespaces, folder: &Path, log: &str, is_forei
         // Its processes are children of another one than this.
         let fd = space.path().file_name().map(|name| name.to_owned()).unwrap_or_default();
         let namespace = Path::new("/proc").join(std::process::id().to_string()).join("fd").join(fd);
-        let agent = format!("{}:{AGENT_PORT}", site.at_site);
+        let agent = site.agent_address();
         if is_foreign {
             return json!({"name": site.host, "anchor": site.anchor, "agent": agent, "driver": "external"});
         }
@@ -396,6 +401,10 @@ pub(crate) fn parts(
             "local": format!("{name}-host"),
             "gtp_port": GTP_PORT,
             "hold": {"timeout_ms": TOKEN_MS},
+            // Whole networks attach at once, and what is captured goes to the controller.
+            "packet_in_per_s": 100_000,
+            // Several of each UE.
+            "entries": 1 << 20,
         })
     };
     let whole = |name: &str, key: &str, value: Value| json!({"run_dir": folder.join(format!("run-{name}")), "log": log, "mec": {key: value}});

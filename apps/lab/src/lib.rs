@@ -410,9 +410,18 @@ impl Lab {
     /// # Errors
     /// There is no edge site, or a part does not start.
     pub async fn start_moves(&mut self) -> anyhow::Result<()> {
+        self.start_moves_with(|_| ()).await
+    }
+
+    /// The same, with changes to the controller's configuration.
+    ///
+    /// # Errors
+    /// As [`Lab::start_moves`].
+    pub async fn start_moves_with(&mut self, edit: impl FnOnce(&mut Value)) -> anyhow::Result<()> {
         let edge = self.edge.as_ref().context("the lab has no edge site")?;
         let (folder, log) = (self.folder.path(), &self.log_filter);
-        let parts = edge::parts(&self.core, edge, folder, log, self.kind())?;
+        let mut parts = edge::parts(&self.core, edge, folder, log, self.kind())?;
+        edit(&mut parts[0].configuration["mec"]["controller"]);
         let is_foreign = self.foreign_gateway;
         let orchestrator = edge::orchestrator(edge, folder, log, is_foreign);
         let agents: Vec<&edge::Site> = edge.sites().map(|(site, _)| site).filter(|_| is_foreign).collect();

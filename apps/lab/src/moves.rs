@@ -54,7 +54,15 @@ impl Moves {
     /// # Errors
     /// A part does not start.
     pub async fn control(lab: &mut Lab) -> anyhow::Result<()> {
-        lab.start_moves().await?;
+        Moves::control_with(lab, |_| ()).await
+    }
+
+    /// The same, with changes to the controller's configuration.
+    ///
+    /// # Errors
+    /// A part does not start.
+    pub async fn control_with(lab: &mut Lab, edit: impl FnOnce(&mut Value)) -> anyhow::Result<()> {
+        lab.start_moves_with(edit).await?;
         until("the controller has its switches", async || {
             lab.check()?;
             let Ok(switches) = lab.controller("GET", "/v1/switches", None).await else { return Ok(false) };

@@ -76,7 +76,7 @@ impl Messages {
         });
         let made = match protocol {
             Protocol::S11 => {
-                let mme = first.ran().enter(|| Mme::new(lab::RAN_N2, lab::CORE_N2, tap))??;
+                let mme = first.ran().enter(|| Mme::new(lab::RAN_N2, lab::RAN_N2, lab::CORE_N2, tap))??;
                 Control::Mme(mme, Vec::new())
             }
             Protocol::N4 => Control::Smf(first.core().enter(|| Smf::new(upf, tap))??, Vec::new()),

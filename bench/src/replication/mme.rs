@@ -24,20 +24,21 @@ pub(super) struct Mme {
     endpoint: Endpoint,
     gateway: SocketAddr,
     own: IpAddr,
+    enb: IpAddr,
     tap: Tap,
     count: u32,
     buffer: Vec<u8>,
 }
 
 impl Mme {
-    /// Of a namespace that it is called in.
-    pub(super) fn new(own: Ipv4Addr, gateway: Ipv4Addr, tap: Tap) -> anyhow::Result<Mme> {
-        let own = IpAddr::from(own);
+    /// Of a namespace that it is called in, with an eNB.
+    pub(super) fn new(own: Ipv4Addr, enb: Ipv4Addr, gateway: Ipv4Addr, tap: Tap) -> anyhow::Result<Mme> {
+        let (own, enb) = (IpAddr::from(own), IpAddr::from(enb));
         let socket = net::udp::bind_std(SocketAddr::new(own, PORT), net::udp::Options::default())?;
         socket.set_nonblocking(true)?;
         let endpoint = Endpoint::new(Config::new(Recovery(1), nf::random::u64()));
         let gateway = SocketAddr::from((gateway, PORT));
-        Ok(Mme { socket, endpoint, gateway, own, tap, count: 0, buffer: vec![0; 65_536] })
+        Ok(Mme { socket, endpoint, gateway, own, enb, tap, count: 0, buffer: vec![0; 65_536] })
     }
 
     /// What an MME sends of a subscriber with a telephone number and a phone, in a cell.
@@ -73,7 +74,7 @@ impl Mme {
 
     fn modify_request(&self, number: u32) -> ModifyBearerRequest {
         let mixed = u64::from(number).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        let enb = FTeid::new(InterfaceType::S1U_ENB, (mixed >> 3) as u32, self.own);
+        let enb = FTeid::new(InterfaceType::S1U_ENB, (mixed >> 3) as u32, self.enb);
         let bearer = BearerToBeModified { ebi: EBI, s1u_enb_f_teid: Some(enb), ..Default::default() };
         ModifyBearerRequest { bearers_to_be_modified: vec![bearer], ..Default::default() }
     }

@@ -13,9 +13,10 @@
 //! Each contender registers UEs at the first anchor, has some or all of them available at the second one, and tells what that took as a
 //! [`Moved`]. Another scheme is a variant of [`Contender`]. All anchors are `godwit run` with the functions `upf` and `spgw`; the MME is that
 //! of `bench epc`. A prober asks the first anchor, and for `ram` the second, every 5 ms by GTP-C Echo: the longest time without an answer is the
-//! downtime. Table II is made of what was seen. `docs/bench-replication.md` explains the figures.
+//! downtime. Beside them, UEs are moved by the controller, and attach while it captures ([`edge`]). Table II is made of what was seen. `docs/bench-replication.md` explains the figures.
 
 mod custom;
+mod edge;
 mod memory;
 mod messages;
 mod mme;
@@ -31,6 +32,7 @@ use serde_json::Value;
 use replication::replicator::Scheme;
 
 use self::custom::Custom;
+use self::edge::{Capture, Edge};
 use self::messages::Messages;
 use self::pair::Anchor;
 use self::ram::Ram;
@@ -150,11 +152,33 @@ struct Extent {
     /// Attaches of a round, one after the other.
     attaches: usize,
     memory_mb: u32,
+    /// Moves by the controller, each way.
+    moves: usize,
+    /// Moves of [`MANY`] UEs.
+    moves_of_many: usize,
 }
 
-const QUICK: Extent = Extent { rounds: 3, ram_rounds: 1, counts: &[1, 1_000], attaches: 100, memory_mb: 512 };
-const FULL: Extent =
-    Extent { rounds: 10, ram_rounds: 5, counts: &[1, 10, 100, 1_000], attaches: 200, memory_mb: 2048 };
+const QUICK: Extent = Extent {
+    rounds: 3,
+    ram_rounds: 1,
+    counts: &[1, 1_000],
+    attaches: 100,
+    memory_mb: 512,
+    moves: 3,
+    moves_of_many: 0,
+};
+const FULL: Extent = Extent {
+    rounds: 10,
+    ram_rounds: 5,
+    counts: &[1, 10, 100, 1_000],
+    attaches: 200,
+    memory_mb: 2048,
+    moves: 30,
+    moves_of_many: 3,
+};
+/// UEs that the controller moves at once, and in as many requests as it takes.
+const THOUSAND: usize = 1_000;
+const MANY: usize = 100_000;
 
 /// Runs the experiment.
 ///
@@ -169,6 +193,8 @@ pub async fn run(options: &Options) -> anyhow::Result<Experiment> {
     experiment.param("guest_memory_mb", extent.memory_mb);
     experiment.param("build", if cfg!(debug_assertions) { "debug" } else { "release" });
     let mut progress = Progress::new("replication");
+    let mut results = Results::default();
+    by_controller(&mut results, &mut progress, &extent).await?;
     progress.say("starting anchors");
     let mut plain = Anchor::start(|_| ()).await?;
     let mut contenders = Vec::new();
@@ -188,7 +214,6 @@ pub async fn run(options: &Options) -> anyhow::Result<Experiment> {
     start("stateless", Stateless::start().await.map(|own| Contender::Stateless(Box::new(own))));
     start("ram", Ram::start(extent.memory_mb).await.map(|ram| Contender::Ram(Box::new(ram))));
 
-    let mut results = Results::default();
     // Caches fill, and pages are touched for the first time.
     for anchor in std::iter::once(&mut plain).chain(contenders.iter_mut().filter_map(Contender::first)) {
         anchor.attach_time_us(50)?;
@@ -231,6 +256,67 @@ pub async fn run(options: &Options) -> anyhow::Result<Experiment> {
     plain.stop().await?;
     experiment.series = results.into_series();
     Ok(experiment)
+}
+
+/// UEs that the controller moves, and attaches while it captures messages in either way.
+async fn by_controller(
+    results: &mut Results,
+    progress: &mut Progress,
+    extent: &Extent,
+) -> anyhow::Result<()> {
+    progress.say("starting networks with a controller");
+    let (off, copy, via) = tokio::try_join!(
+        Edge::start(Capture::Off),
+        Edge::start(Capture::Copy),
+        Edge::start(Capture::ViaController)
+    )?;
+    let mut edges =
+        [("attach.not_captured", off), ("attach.selective", copy), ("attach.via_controller", via)];
+    for (_, edge) in &mut edges {
+        edge.attach_time_us(50)?;
+    }
+    for round in 0..extent.rounds {
+        progress.say(&format!("capture, round {} of {}", round + 1, extent.rounds));
+        // Who begins changes every round.
+        for turn in 0..edges.len() {
+            let (name, edge) = &mut edges[(round + turn) % 3];
+            results.add((*name).to_owned(), US, 0, edge.attach_time_us(extent.attaches)?);
+        }
+    }
+    let [off, (_, mut edge), via] = edges;
+    tokio::try_join!(off.1.stop(), via.1.stop())?;
+    edge.start_clone().await?;
+    edge.register(THOUSAND).await?;
+    // Link-layer addresses become known, pages are touched for the first time, and the clone gets its copies.
+    edge.carry(true).await?;
+    for round in 0..extent.moves {
+        progress.say(&format!("moves by the controller, round {} of {}", round + 1, extent.moves));
+        for prepare in if round % 2 == 0 { [true, false] } else { [false, true] } {
+            let took = edge.carry(prepare).await?;
+            let name = if prepare { "warm" } else { "warm_unprepared" };
+            results.add(format!("{name}.there"), MS, THOUSAND, took.there);
+            results.add(format!("{name}.back"), MS, THOUSAND, took.back);
+            if prepare {
+                results.add("warm.prepare".to_owned(), MS, THOUSAND, took.prepared);
+            }
+        }
+    }
+    if extent.moves_of_many > 0 {
+        progress.say("very many UEs attach");
+        edge.register(MANY).await?;
+    }
+    for round in 0..extent.moves_of_many {
+        progress.say(&format!("moves of very many UEs, round {} of {}", round + 1, extent.moves_of_many));
+        edge.remove_copies().await?;
+        let took = edge.carry(false).await?;
+        let (copied, there) = (took.copied, took.there);
+        progress.say(&format!("{MANY} UEs: copied in {copied:.0} ms, diverted in {there:.0} ms"));
+        results.add("many.copy".to_owned(), MS, MANY, took.copied);
+        results.add("many.there".to_owned(), MS, MANY, took.there);
+        results.add("many.back".to_owned(), MS, MANY, took.back);
+        results.add("many.ms".to_owned(), MS, MANY, took.copied + took.there);
+    }
+    edge.stop().await
 }
 
 /// A round of one contender. Returns whether the second anchor knew just one UE when one of many was moved, and what was wrong.
@@ -291,6 +377,12 @@ fn figures(experiment: &mut Experiment, results: &Results, extent: &Extent) {
                 }
             }
         }
+        if name == "selective" {
+            let added = added_us(results, "via_controller");
+            experiment
+                .ratios
+                .extend(added.map(|added| ("selective_via_controller_added_control_us".to_owned(), added)));
+        }
         if let Some(added) = added_us(results, name) {
             experiment.ratios.insert(format!("{name}_added_control_us"), added);
         }
@@ -304,6 +396,14 @@ fn figures(experiment: &mut Experiment, results: &Results, extent: &Extent) {
         ("move_1_ms", figure("selective", "ms", 1)),
         ("move_1000_ms_s11", figure("selective", "ms", most)),
         ("move_1000_ms_n4", figure("n4", "ms", most)),
+        ("move_1000_ms_warm", figure("warm", "there", THOUSAND)),
+        ("move_1000_ms_warm_back", figure("warm", "back", THOUSAND)),
+        ("move_1000_ms_warm_prepare", figure("warm", "prepare", THOUSAND)),
+        ("move_1000_ms_warm_unprepared", figure("warm_unprepared", "there", THOUSAND)),
+        ("move_100000_ms", figure("many", "ms", MANY)),
+        ("move_100000_ms_copy", figure("many", "copy", MANY)),
+        ("move_100000_ms_divert", figure("many", "there", MANY)),
+        ("move_100000_ms_back", figure("many", "back", MANY)),
         (
             "vs_ram_1000",
             figure("ram", "ms", most).zip(figure("selective", "ms", most)).map(|(ram, own)| ram / own),
@@ -332,10 +432,15 @@ fn figures(experiment: &mut Experiment, results: &Results, extent: &Extent) {
     }
 }
 
-/// How much longer an attach takes than at an anchor without the scheme, µs: the median of differences, round by round.
+/// Attaches without a scheme: those that are captured pass a switch, which is there without capture as well.
+fn baseline(name: &str) -> &'static str {
+    if ["selective", "via_controller"].contains(&name) { "attach.not_captured" } else { "attach.plain" }
+}
+
+/// How much longer an attach takes than without the scheme, µs: the median of differences, round by round.
 fn added_us(results: &Results, name: &str) -> Option<f64> {
     let with_scheme = format!("attach.{name}");
-    let pairs = results.pairs(&with_scheme, "attach.plain", 0);
+    let pairs = results.pairs(&with_scheme, baseline(name), 0);
     let added: Vec<f64> = pairs.map(|(with, without)| with - without).collect();
     (!added.is_empty()).then(|| median(&added))
 }

@@ -134,15 +134,22 @@ impl<C: Contents> Journal<C> {
     /// # Errors
     /// The file cannot be written. It is then begun anew by the next change.
     pub fn write(&mut self, change: &C::Change, all: impl FnOnce() -> C) -> Result<Written, JournalError> {
+        self.write_line(&Line::of(change), all)
+    }
+
+    /// Writes a change whose line was made before, as [`Journal::write`] does.
+    ///
+    /// # Errors
+    /// As [`Journal::write`].
+    pub fn write_line(&mut self, line: &Line<C>, all: impl FnOnce() -> C) -> Result<Written, JournalError> {
         let io = |path: &Path, error| JournalError::Io { path: path.to_owned(), error };
         if self.written > COMPACT_AFTER {
             self.file = begin(&self.path, &all()).map_err(|error| io(&self.path, error))?;
             self.written = 0;
             return Ok(Written { path: self.path.clone(), sync: None });
         }
-        let line = line(change);
-        self.written += line.len();
-        if let Err(error) = (&*self.file).write_all(line.as_bytes()) {
+        self.written += line.text.len();
+        if let Err(error) = (&*self.file).write_all(line.text.as_bytes()) {
             // Part of it may be there.
             self.begin_anew();
             return Err(io(&self.path, error));
@@ -156,6 +163,20 @@ impl<C: Contents> Journal<C> {
     /// Has the next change write the whole file: of this one it is not known what is on the disk.
     pub fn begin_anew(&mut self) {
         self.written = COMPACT_AFTER + 1;
+    }
+}
+
+/// The line of a change: of many users it takes milliseconds to make.
+#[derive(Debug)]
+pub struct Line<C> {
+    text: String,
+    contents: PhantomData<fn() -> C>,
+}
+
+impl<C: Contents> Line<C> {
+    /// Of a change.
+    pub fn of(change: &C::Change) -> Line<C> {
+        Line { text: line(change), contents: PhantomData }
     }
 }
 

@@ -295,7 +295,7 @@ impl Application {
             let set = self.intercepting(&view);
             if !set.is_empty() {
                 // A refusal is in the log.
-                let _ = self.handle.commit(vec![Step { set, ..Step::of(view.datapath_id) }]).await;
+                let _ = self.handle.commit(&[Step { set, ..Step::of(view.datapath_id) }]).await;
             }
         }
     }

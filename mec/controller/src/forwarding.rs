@@ -189,7 +189,7 @@ impl Forwarding {
         let remove: Vec<RuleKey> = gone.map(|(_, rule)| rule.key).collect();
         if !remove.is_empty() {
             // A switch removes what it is told to, or is out of step: then the next audit puts it right.
-            let _ = self.handle.commit(vec![Step { remove, ..Step::of(id) }]).await;
+            let _ = self.handle.commit(&[Step { remove, ..Step::of(id) }]).await;
         }
     }
 
@@ -199,7 +199,7 @@ impl Forwarding {
         let set = rules.iter().map(|(_, rule)| rule.clone()).collect();
         let pairs: Vec<Pair> = rules.iter().map(|(pair, _)| *pair).collect();
         switch.rules.extend(rules);
-        let committed = self.handle.commit(vec![Step { set, ..Step::of(id) }]).await;
+        let committed = self.handle.commit(&[Step { set, ..Step::of(id) }]).await;
         if let Err(CommitError::Refused { .. } | CommitError::NotOurs { .. }) = &committed {
             for pair in pairs {
                 switch.rules.remove(&pair);

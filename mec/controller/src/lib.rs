@@ -134,6 +134,7 @@ impl Controller {
             fabric: fabric.clone(),
             applications: applications.clone(),
             diverting: diverting.clone(),
+            known: rest::Known::default(),
             captures,
             replication,
         });

@@ -2,9 +2,9 @@
 //!
 //! [`read`] makes a [`Call`] of a request without touching anything, so that it can be fuzzed; [`Api::answer`] does it.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nf::rest::{Request, Response};
 use serde::Deserialize;
@@ -42,7 +42,9 @@ pub enum Call {
     /// `GET /v1/diversions`
     Diversions,
     /// `POST /v1/diversions?order=keep`: one, or an array that is done as a whole.
-    Divert(Vec<Diversion>, Order),
+    Divert(Arc<[Diversion]>, Order),
+    /// `POST /v1/diversions/prepare`: the same content.
+    Prepare(Arc<[Diversion]>),
     /// `DELETE /v1/diversions/{id}` and `POST /v1/diversions/remove`
     Undivert(Removal),
     /// `GET /v1/ues`
@@ -125,8 +127,7 @@ pub struct Asked {
 pub fn read(request: &Request) -> Result<Call, Box<Response>> {
     let refuse =
         |status, title: &str, detail: String| Err(Box::new(Response::problem(status, title, detail)));
-    let query: BTreeMap<&str, &str> =
-        request.query.split('&').filter_map(|pair| pair.split_once('=')).collect();
+    let query = query(request);
     let Some(parts) = request.segments() else {
         return refuse(400, "bad path", "its percent-encoding is broken".to_owned());
     };
@@ -137,6 +138,7 @@ pub fn read(request: &Request) -> Result<Call, Box<Response>> {
         ("GET", ["v1", "anchors"]) => Call::Anchors,
         ("GET", ["v1", "diversions"]) => Call::Diversions,
         ("POST", ["v1", "diversions"]) => Call::Divert(read_diversions(&request.body)?, order(&query)?),
+        ("POST", ["v1", "diversions", "prepare"]) => Call::Prepare(read_diversions(&request.body)?),
         ("POST", ["v1", "diversions", "remove"]) => {
             let removal: Removal = json_of(&request.body)?;
             if removal.ids.len() + removal.ues.len() > MAX_AT_ONCE {
@@ -198,6 +200,10 @@ pub fn read(request: &Request) -> Result<Call, Box<Response>> {
     Ok(call)
 }
 
+fn query(request: &Request) -> BTreeMap<&str, &str> {
+    request.query.split('&').filter_map(|pair| pair.split_once('=')).collect()
+}
+
 fn value<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, Box<Response>> {
     let shown: String = text.chars().take(64).collect();
     text.parse()
@@ -223,13 +229,37 @@ fn json_of<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Box<Respons
     serde_json::from_slice(body).map_err(|error| Box::new(Response::problem(400, "bad content", error)))
 }
 
-fn read_diversions(body: &[u8]) -> Result<Vec<Diversion>, Box<Response>> {
+fn read_diversions(body: &[u8]) -> Result<Arc<[Diversion]>, Box<Response>> {
     let is_array = body.iter().find(|octet| !octet.is_ascii_whitespace()) == Some(&b'[');
     let diversions: Vec<Diversion> = if is_array { json_of(body)? } else { vec![json_of(body)?] };
     if diversions.len() > MAX_AT_ONCE {
         return Err(Box::new(Response::problem(413, "too many", format!("at most {MAX_AT_ONCE} at once"))));
     }
-    Ok(diversions)
+    Ok(diversions.into())
+}
+
+/// The content of a request that is prepared, and what was read of it as long as it is.
+type Content = (Vec<u8>, Weak<[Diversion]>);
+
+/// Contents of requests that are prepared. Those whose preparation has ended are forgotten.
+#[derive(Debug, Default)]
+pub(crate) struct Known(Mutex<VecDeque<Content>>);
+
+impl Known {
+    fn add(&self, content: &[u8], diversions: &Arc<[Diversion]>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(known, read)| read.strong_count() > 0 && known != content);
+        all.push_back((content.to_vec(), Arc::downgrade(diversions)));
+    }
+
+    /// What was read of the same request, if it diverts what is prepared: it need not be read again.
+    fn find(&self, request: &Request) -> Option<Arc<[Diversion]>> {
+        if (request.method.as_str(), request.path.as_str()) != ("POST", "/v1/diversions") {
+            return None;
+        }
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().find(|(content, _)| *content == request.body)?.1.upgrade()
+    }
 }
 
 /// What answers requests.
@@ -239,6 +269,7 @@ pub(crate) struct Api {
     pub(crate) fabric: Arc<Fabric>,
     pub(crate) applications: Arc<Applications>,
     pub(crate) diverting: Diverting,
+    pub(crate) known: Known,
     pub(crate) captures: Arc<Store>,
     pub(crate) replication: Replication,
 }
@@ -246,8 +277,17 @@ pub(crate) struct Api {
 impl Api {
     /// Answers a request.
     pub(crate) async fn answer(&self, request: Request) -> Response {
-        let response = match read(&request) {
-            Ok(call) => self.call(call).await.unwrap_or_else(|refusal| problem(&refusal)),
+        let read = match self.known.find(&request) {
+            Some(diversions) => order(&query(&request)).map(|order| Call::Divert(diversions, order)),
+            None => read(&request),
+        };
+        let response = match read {
+            Ok(call) => {
+                if let Call::Prepare(diversions) = &call {
+                    self.known.add(&request.body, diversions);
+                }
+                self.call(call).await.unwrap_or_else(|refusal| problem(&refusal))
+            }
             Err(response) => *response,
         };
         if response.status >= 400 {
@@ -272,6 +312,7 @@ impl Api {
             Call::Anchors => json!({"anchors": self.running()?.anchors().await?}),
             Call::Diversions => json!({"diversions": self.diversions().await?}),
             Call::Divert(diversions, order) => done(&self.running()?.divert(diversions, order).await?),
+            Call::Prepare(diversions) => json!(self.running()?.prepare(diversions).await?),
             Call::Undivert(removal) => {
                 let mut ids = removal.ids;
                 let ues: HashSet<_> = removal.ues.into_iter().collect();
@@ -473,6 +514,7 @@ fn problem(refusal: &Refusal) -> Response {
         Refusal::NotYet(_) => (409, "not yet"),
         Refusal::InTheWay(_) => (409, "in the way"),
         Refusal::Full(_) => (507, "full"),
+        Refusal::TooLarge(_) => (413, "too many"),
         Refusal::Switch(_) => (502, "refused by the switch"),
         Refusal::State(_) => (500, "state not written"),
         Refusal::Stopped => (503, "application stopped"),
@@ -487,9 +529,9 @@ pub fn fuzz(octets: &[u8]) {
     let (method, path, query) = (text(), text(), text());
     let body = parts.next().unwrap_or_default().to_vec().into();
     if let Ok(Call::Divert(diversions, _)) = read(&Request { method, path, query, body }) {
-        for diversion in diversions {
+        for diversion in diversions.iter() {
             let json = serde_json::to_vec(&diversion).unwrap_or_default();
-            assert_eq!(serde_json::from_slice::<Diversion>(&json).ok(), Some(diversion));
+            assert_eq!(serde_json::from_slice::<Diversion>(&json).ok(), Some(diversion.clone()));
         }
     }
 }

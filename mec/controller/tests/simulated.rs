@@ -1,7 +1,7 @@
 //! The controller with simulated switches, which lose and invent rules, refuse, and lose their connection, all from a seed.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -42,6 +42,17 @@ struct Tables {
     sent: Vec<PacketOut>,
     /// What has happened to rules and packets of moves in order.
     history: Vec<String>,
+    /// Bundles of the present connection that wait for their commit.
+    bundles: BTreeMap<u32, Bundle>,
+    /// Messages for bundles so far.
+    bundled: usize,
+}
+
+/// Flow-mods with their transactions, and packets.
+#[derive(Default)]
+struct Bundle {
+    changes: Vec<(u32, FlowMod)>,
+    packets: Vec<PacketOut>,
 }
 
 impl Tables {
@@ -132,8 +143,6 @@ struct Connection {
     datapath_id: u64,
     tables: Arc<Mutex<Tables>>,
     stream: tcp::TcpStream,
-    bundle: Vec<(u32, FlowMod)>,
-    packets: Vec<PacketOut>,
     /// What the test has it tell the controller.
     told: mpsc::UnboundedReceiver<Message>,
 }
@@ -238,11 +247,15 @@ impl Connection {
             Message::BundleControl(_) | Message::BundleAdd(_) if no_bundles => {
                 self.error(xid, Code::OFPBRC_BAD_EXPERIMENTER, octets).await;
             }
-            Message::BundleAdd(BundleAdd { change: Change::FlowMod(change), .. }) => {
-                self.bundle.push((xid, change))
-            }
-            Message::BundleAdd(BundleAdd { change: Change::PacketOut(packet), .. }) => {
-                self.packets.push(packet)
+            Message::BundleAdd(BundleAdd { bundle_id, change, .. }) => {
+                let mut tables = self.tables.lock().unwrap();
+                tables.bundled += 1;
+                let bundle = tables.bundles.get_mut(&bundle_id).unwrap();
+                match change {
+                    Change::FlowMod(change) => bundle.changes.push((xid, change)),
+                    Change::PacketOut(packet) => bundle.packets.push(packet),
+                    Change::GroupMod(_) => panic!("the controller has no groups"),
+                }
             }
             Message::BundleControl(control) => self.bundle(xid, control, octets).await,
             Message::FlowMod(change) => {
@@ -265,13 +278,15 @@ impl Connection {
         let reply = |kind| Message::from(BundleControl { kind, ..control });
         match control.kind {
             BundleControlType::OpenRequest => {
-                self.bundle.clear();
-                self.packets.clear();
+                self.tables.lock().unwrap().bundles.insert(control.bundle_id, Bundle::default());
                 self.send(xid, reply(BundleControlType::OpenReply)).await;
             }
             BundleControlType::CommitRequest => {
-                let changes = std::mem::take(&mut self.bundle);
-                let packets = std::mem::take(&mut self.packets);
+                let bundle = self.tables.lock().unwrap().bundles.remove(&control.bundle_id);
+                let Some(Bundle { changes, packets }) = bundle else {
+                    self.error(xid, Code::OFPBFC_BAD_ID, octets).await;
+                    return;
+                };
                 let failed = {
                     let mut tables = self.tables.lock().unwrap();
                     let before = tables.flows.clone();
@@ -298,7 +313,12 @@ impl Connection {
                     None => self.send(xid, reply(BundleControlType::CommitReply)).await,
                 }
             }
-            _ => {}
+            BundleControlType::CloseRequest => self.send(xid, reply(BundleControlType::CloseReply)).await,
+            BundleControlType::DiscardRequest => {
+                self.tables.lock().unwrap().bundles.remove(&control.bundle_id);
+                self.send(xid, reply(BundleControlType::DiscardReply)).await;
+            }
+            other => panic!("{other:?}"),
         }
     }
 
@@ -353,8 +373,8 @@ impl Switch {
         let stream = tcp::connect(controller, PATIENCE).await.unwrap();
         let (datapath_id, tables) = (self.datapath_id, self.tables.clone());
         let (tell, told) = mpsc::unbounded_channel();
-        let connection =
-            Connection { datapath_id, tables, stream, bundle: Vec::new(), packets: Vec::new(), told };
+        tables.lock().unwrap().bundles.clear();
+        let connection = Connection { datapath_id, tables, stream, told };
         self.tell = Some(tell);
         self.task = Some(tokio::spawn(connection.run()));
     }
@@ -945,7 +965,7 @@ async fn an_anchors_side_of_n6_moves_with_its_last_base_station() {
     let down = |n6: &Switch| {
         let tables = n6.tables.lock().unwrap();
         let down = tables.flows.iter().filter(|flow| Kind::of_cookie(flow.cookie) == Some(Kind::SgiDown));
-        let to = down.map(|flow| flow.instructions.apply_actions.clone().unwrap());
+        let to = down.map(|flow| flow.instructions.apply_actions.as_deref().unwrap().to_vec());
         to.collect::<Vec<_>>()
     };
     let to = |last| vec![vec![Action::set(Oxm::eth_dst(MacAddr([2, 0, 0, 0, 1, last]))).unwrap()]];
@@ -1290,4 +1310,215 @@ async fn a_thousand_users_move_in_order_at_once() {
     let tokens =
         |switch: &Switch| ordered.history(switch).iter().filter(|what| *what == "token sent").count();
     assert_eq!((tokens(&ordered.access), tokens(&ordered.n6), ordered.left()), (1000, 1000, 0));
+}
+
+/// An edge with a switch on N6, for requests that are prepared.
+struct Prepared {
+    _folder: tempfile::TempDir,
+    config: Config,
+    controller: Controller,
+    switches: [Switch; 2],
+}
+
+impl Prepared {
+    async fn start() -> Prepared {
+        let folder = tempfile::tempdir().unwrap();
+        let config = with_n6(config(&folder));
+        let controller = Controller::start(config.clone()).await.unwrap();
+        let mut switches = [Switch::new(), Switch::with_id(2)];
+        for switch in &mut switches {
+            switch.connect(controller.openflow()).await;
+        }
+        alive(&controller).await;
+        Prepared { _folder: folder, config, controller, switches }
+    }
+
+    async fn prepare(&self, users: &Value) -> Value {
+        let (status, ready) = call(&self.controller, "POST", "/v1/diversions/prepare", users.clone()).await;
+        assert_eq!(status, 200, "{ready}");
+        ready
+    }
+
+    async fn divert(&self, users: &Value) -> Value {
+        let (status, done) = call(&self.controller, "POST", "/v1/diversions", users.clone()).await;
+        assert_eq!(status, 200, "{done}");
+        done
+    }
+
+    /// Bundles that wait, messages that were put into some, and what the switches have of diversions.
+    fn seen(&self) -> (usize, usize, Vec<BTreeSet<String>>) {
+        let all = self.switches.iter().map(|switch| switch.tables.lock().unwrap());
+        let all: Vec<_> = all.collect();
+        let shapes = all.iter().map(|tables| tables.shape(App::Diverting)).collect();
+        let sum = |of: fn(&Tables) -> usize| all.iter().map(|tables| of(tables)).sum();
+        (sum(|tables| tables.bundles.len()), sum(|tables| tables.bundled), shapes)
+    }
+
+    /// Until so many bundles wait: the end of one is told to the switch, and not waited for.
+    async fn waiting(&self, bundles: usize) {
+        until("so many bundles wait", async || self.seen().0 == bundles).await;
+    }
+}
+
+fn users(numbers: std::ops::Range<u32>) -> Value {
+    numbers.map(user).collect()
+}
+
+/// What switches get of a request in advance changes nothing, and all that they get when it is made is that they are to commit.
+#[tokio::test]
+async fn a_prepared_request_takes_effect_by_commits_alone() {
+    let edge = Prepared::start().await;
+    // What the same users need in the ordinary way.
+    let before = edge.seen().2;
+    edge.divert(&users(1..4)).await;
+    let wanted = edge.seen().2;
+    let ids = json!({"ids": ["gw1~10.45.0.1", "gw1~10.45.0.2", "gw1~10.45.0.3"]});
+    call(&edge.controller, "POST", "/v1/diversions/remove", ids).await;
+    until("old ways have ended", async || edge.seen().2 == before).await;
+
+    let ready = edge.prepare(&users(1..4)).await;
+    assert_eq!((&ready["prepared"], &ready["switches"]), (&json!(3), &json!(2)), "{ready}");
+    let (waiting, bundled, shape) = edge.seen();
+    assert!(waiting > 0 && shape == before);
+    assert!(call(&edge.controller, "GET", "/v1/diversions", Value::Null).await.1["diversions"] == json!([]));
+    let state = std::fs::read(&edge.config.state).unwrap();
+    let done = edge.divert(&users(1..4)).await;
+    assert_eq!(
+        (done["changed"].as_array().unwrap().len(), &done["rules_set"]),
+        (3, &ready["rules"]),
+        "{done}"
+    );
+    assert_eq!(edge.seen(), (0, bundled, wanted), "by commits alone");
+    assert!(std::fs::read(&edge.config.state).unwrap().len() > state.len());
+    // It is once; what is there already needs nothing, and is no error.
+    let again = edge.divert(&users(1..4)).await;
+    assert_eq!((&again["changed"], again["unchanged"].as_array().unwrap().len()), (&json!([]), 3));
+    assert_eq!(edge.prepare(&users(1..4)).await["prepared"], 0);
+}
+
+/// Whatever has become of it meanwhile, a prepared request is done by what holds then.
+#[tokio::test]
+async fn a_prepared_request_that_is_out_of_date_is_done_in_the_ordinary_way() {
+    let mut edge = Prepared::start().await;
+    let down = |edge: &Prepared, number: u32| {
+        let tables = edge.switches[1].tables.lock().unwrap();
+        let of_user = |flow: &&FlowStats| {
+            Kind::of_cookie(flow.cookie) == Some(Kind::SgiDown)
+                && flow.matching.ipv4_dst() == Some([10, 45, 0, number as u8].into())
+        };
+        tables
+            .flows
+            .iter()
+            .find(of_user)
+            .map(|flow| flow.instructions.apply_actions.clone().unwrap()[0].clone())
+    };
+    let to = |last| Some(Action::set(Oxm::eth_dst(MacAddr([2, 0, 0, 0, 1, last]))).unwrap());
+
+    // Another request for one of its users, and one for others, which it does not concern.
+    edge.prepare(&users(1..4)).await;
+    let waiting = edge.seen().0;
+    let mut elsewhere = user(2);
+    elsewhere["to"] = json!("gw3");
+    edge.divert(&elsewhere).await;
+    edge.waiting(0).await;
+    edge.divert(&users(1..4)).await;
+    assert_eq!([1, 2, 3].map(|number| down(&edge, number)), [to(0x12), to(0x12), to(0x12)]);
+    edge.prepare(&users(4..6)).await;
+    edge.divert(&user(9)).await;
+    assert!(edge.seen().0 > 0 && edge.seen().0 < waiting + 1);
+    let bundled = edge.seen().1;
+    edge.divert(&users(4..6)).await;
+    assert_eq!((edge.seen().1, down(&edge, 5)), (bundled, to(0x12)));
+
+    // A switch that has lost its bundles, one that has connected anew, and one that has neither.
+    edge.prepare(&users(10..12)).await;
+    edge.switches.iter().for_each(|switch| switch.tables.lock().unwrap().bundles.clear());
+    edge.divert(&users(10..12)).await;
+    assert_eq!(down(&edge, 11), to(0x12), "lost");
+    edge.prepare(&users(12..14)).await;
+    edge.switches[1].connect(edge.controller.openflow()).await;
+    until("it is there", async || {
+        let all = edge.controller.fabric().switches();
+        all.iter().all(|view| view.connected)
+    })
+    .await;
+    quiet(&edge.switches[1]).await;
+    edge.divert(&users(12..14)).await;
+    assert_eq!(down(&edge, 13), to(0x12), "connected anew");
+
+    // A target that has died since.
+    edge.prepare(&users(14..16)).await;
+    let gw2: std::net::IpAddr = [10, 0, 0, 12].into();
+    edge.switches[0].tables.lock().unwrap().mute = vec![gw2];
+    until("gw2 is dead", async || {
+        let all = edge.controller.diverting().anchors().await.unwrap();
+        all.iter().any(|anchor| anchor.name == "gw2" && !anchor.alive)
+    })
+    .await;
+    let (status, refusal) = call(&edge.controller, "POST", "/v1/diversions", users(14..16)).await;
+    assert_eq!((status, &refusal["title"]), (409, &json!("not yet")));
+    edge.waiting(0).await;
+    assert_eq!(down(&edge, 15), None);
+    edge.switches[0].tables.lock().unwrap().mute.clear();
+    alive(&edge.controller).await;
+
+    // A switch that refuses: nothing is changed, and the ordinary way says why.
+    edge.prepare(&users(16..18)).await;
+    edge.switches[1].tables.lock().unwrap().refuses = true;
+    let (status, refusal) = call(&edge.controller, "POST", "/v1/diversions", users(16..18)).await;
+    assert_eq!(status, 502);
+    assert!(refusal["detail"].as_str().unwrap().contains("refused a rule of table"), "{refusal}");
+    edge.switches[1].tables.lock().unwrap().refuses = false;
+    let all = call(&edge.controller, "GET", "/v1/diversions", Value::Null).await.1;
+    assert!(!all.to_string().contains("10.45.0.16"));
+
+    // A controller that comes back knows of none.
+    edge.prepare(&users(18..20)).await;
+    drop(edge.controller);
+    edge.controller = Controller::start(edge.config.clone()).await.unwrap();
+    for switch in &mut edge.switches {
+        switch.connect(edge.controller.openflow()).await;
+    }
+    alive(&edge.controller).await;
+    until("diverted", async || {
+        call(&edge.controller, "POST", "/v1/diversions", users(18..20)).await.0 == 200
+    })
+    .await;
+    assert_eq!(down(&edge, 19), to(0x12), "after a restart");
+}
+
+/// Prepared requests take a bounded part of a switch's memory.
+#[tokio::test]
+async fn few_requests_are_prepared_at_once() {
+    let edge = Prepared::start().await;
+    edge.prepare(&users(1..3)).await;
+    let each = edge.seen().0;
+    for first in (10..200).step_by(10) {
+        edge.prepare(&users(first..first + 2)).await;
+    }
+    edge.waiting(4 * each).await;
+    edge.prepare(&users(200..202)).await;
+    edge.waiting(4 * each).await;
+    let many: Value = (0..12_000)
+        .map(|number| {
+            let mut one = user(1);
+            one["ue"] = json!(std::net::Ipv4Addr::from_bits(0x0a40_0000 + number));
+            one["tunnels"][0]["uplink"] = json!(1000 + number);
+            one
+        })
+        .collect();
+    let (status, refusal) = call(&edge.controller, "POST", "/v1/diversions/prepare", many).await;
+    assert_eq!((status, &refusal["title"]), (413, &json!("too many")), "{refusal}");
+    edge.waiting(4 * each).await;
+}
+
+/// The tokens of a move in order follow the bundle that takes the old ways.
+#[tokio::test]
+async fn a_prepared_move_keeps_order_too() {
+    let edge = Ordered::start(true, |_| ()).await;
+    let body = user_with(1, 1);
+    let (status, ready) = call(&edge.controller, "POST", "/v1/diversions/prepare", body.clone()).await;
+    assert_eq!((status, &ready["prepared"]), (200, &json!(1)), "{ready}");
+    let done = edge.divert(body).await;
+    assert_eq!((&done["order"]["kept"], &done["order"]["moves"]), (&json!(true), &json!(1)), "{done}");
 }

@@ -282,6 +282,14 @@ impl Controller {
         self.call("POST", "/v1/replicas/remove", Some(&body)).await.map(drop)
     }
 
+    /// Has the controller do what it can before [`Controller::divert`] of the same users. It is no promise.
+    ///
+    /// # Errors
+    /// See [`CallFailed`].
+    pub async fn prepare(&self, diversions: &[Value]) -> Result<(), CallFailed> {
+        self.call("POST", "/v1/diversions/prepare", Some(&json!(diversions))).await.map(drop)
+    }
+
     /// Diverts: all, or nobody.
     ///
     /// # Errors

@@ -183,7 +183,26 @@ async fn replicate(core: &Core, one: &Move, host: &Host) -> Option<Ready> {
         )
     })
     .await;
+    if one.warm {
+        prepare(core, &ready).await;
+    }
     Some(ready)
+}
+
+/// Has the controller prepare the diversions that would move all of these users at once. It changes nothing, so whatever becomes of it is as well.
+async fn prepare(core: &Core, ready: &Ready) {
+    let diversions = all_of(ready.values());
+    if diversions.is_empty() {
+        return;
+    }
+    if let Err(why) = core.controller.prepare(&diversions).await {
+        tracing::debug!(%why, "a later move of these users is not prepared");
+    }
+}
+
+/// The content of a request, which is the same for the same users.
+fn all_of<'a>(ready: impl Iterator<Item = &'a Vec<Value>>) -> Vec<Value> {
+    ready.flatten().cloned().collect()
 }
 
 /// A change of a move and of its users' records.
@@ -305,8 +324,7 @@ async fn flip(core: &Core, one: &Move, ready: &Ready) -> Result<BTreeMap<Key, St
         ready.iter().filter(|(_, diversions)| !diversions.is_empty()).collect();
     let mut parts = vec![&active[..]];
     while let Some(part) = parts.pop() {
-        let diversions: Vec<Value> =
-            part.iter().flat_map(|(_, diversions)| diversions.iter().cloned()).collect();
+        let diversions = all_of(part.iter().map(|(_, diversions)| *diversions));
         if diversions.is_empty() {
             continue;
         }

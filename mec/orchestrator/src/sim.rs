@@ -38,6 +38,9 @@ pub(crate) struct Edge {
     pub(crate) divert_refuses: BTreeSet<u32>,
     /// How often users have attached again.
     pub(crate) attaches: u32,
+    /// The last request that was prepared, and whether the last one that was made is it.
+    pub(crate) prepared: Value,
+    pub(crate) was_prepared: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -255,7 +258,12 @@ impl Edge {
                 }
                 Response::ok(json!({}))
             }
+            ("POST", "/v1/diversions/prepare") => {
+                self.prepared = body;
+                Response::ok(json!({"prepared": 1}))
+            }
             ("POST", "/v1/diversions") => {
+                self.was_prepared = body == self.prepared;
                 let all = body.as_array().cloned().unwrap_or_default();
                 for one in &all {
                     let user = one["tunnels"][0]["uplink"].as_u64().unwrap_or_default() as u32;

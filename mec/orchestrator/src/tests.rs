@@ -65,6 +65,20 @@ async fn state_can_be_there_before_the_move_and_after_it() {
     assert_eq!((sim.edge().replicas.len(), sim.edge().diversions.len()), (2, 0));
 }
 
+/// The controller knows a prepared request by its octets.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_warm_move_prepares_the_request_of_the_later_one() {
+    let sim = Sim::new(Edge::with_users(5)).await;
+    let orchestrator = sim.orchestrator().await;
+    do_move(&orchestrator, json!({"ues": ues([4, 2, 3]), "to": "edge1", "warm": true})).await;
+    assert!(sim.edge().diversions.is_empty());
+    do_move(&orchestrator, json!({"ues": ues([2, 3, 4]), "to": "edge1"})).await;
+    assert!(sim.edge().was_prepared && sim.edge().diversions.len() == 3);
+    // Another request is another one.
+    do_move(&orchestrator, json!({"ues": ues([5]), "to": "edge1"})).await;
+    assert!(!sim.edge().was_prepared);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_cannot_be_moved_stays_and_is_reported() {
     let sim = Sim::new(Edge::with_users(60)).await;

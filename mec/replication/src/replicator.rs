@@ -510,17 +510,28 @@ impl Replicator {
     }
 
     async fn settled(&self, key: &(String, String), numbers: &[u32]) {
+        // So many in front are settled: of thousands, not all are looked at again whenever one is.
+        let mut settled = 0;
         loop {
             let changed = self.inner.changed.notified();
             {
                 let state = self.state();
                 let Some(replica) = state.replicas.get(key) else { return };
-                let is_open =
-                    |number: &u32| matches!(replica.copies.get(number), Some(Copy::Making | Copy::Ending(_)));
                 // An agent that is away says nothing; it is told when it is back.
-                if !replica.connection.is_connected() || !numbers.iter().any(is_open) {
+                if !replica.connection.is_connected() {
                     return;
                 }
+                let is_open =
+                    |number: &u32| matches!(replica.copies.get(number), Some(Copy::Making | Copy::Ending(_)));
+                let (front, others) = numbers.split_at(settled);
+                settled = match others.iter().position(is_open) {
+                    Some(at) => settled + at,
+                    // One in front may be made anew meanwhile.
+                    None => match front.iter().position(is_open) {
+                        Some(at) => at,
+                        None => return,
+                    },
+                };
             }
             changed.await;
         }

@@ -23,7 +23,7 @@ use crate::pipeline::field::{self, Words};
 use crate::pipeline::parse::{Headers, Layout};
 use crate::pipeline::rewrite::{self, Exit, Sink};
 use crate::pipeline::trace::{CONTEXT, ToController};
-use crate::pipeline::{Change, Committed, Failed, Pipeline, Removed, Touched};
+use crate::pipeline::{Change, Committed, Failed, Pipeline, Ready, Removed, Touched};
 
 /// Packets of a change that are sent before workers have taken them: they are far below what may wait for a worker.
 const AT_ONCE: usize = 256;
@@ -277,12 +277,20 @@ impl Switch {
     /// # Errors
     /// The first change that fails; then nothing is changed.
     pub fn commit(&self, changes: &[Change]) -> Result<(), Failed> {
+        self.commit_ready(&mut changes.iter().cloned().map(Ready::new).collect::<Vec<_>>())
+    }
+
+    /// The same of changes that are ready, once.
+    ///
+    /// # Errors
+    /// As [`Switch::commit`].
+    pub fn commit_ready(&self, changes: &mut [Ready]) -> Result<(), Failed> {
         let removed = self.change(|pipeline| {
-            let Committed { removed, touched } = pipeline.commit(changes, now_ns())?;
+            let Committed { removed, touched } = pipeline.commit_ready(changes, now_ns())?;
             Ok((removed, Touched::Entries(touched)))
         })?;
         self.tell_removed(&removed);
-        let packets = changes.iter().filter_map(|change| match change {
+        let packets = changes.iter().filter_map(|ready| match ready.change() {
             Change::PacketOut(packet_out) => Some(packet_out),
             _ => None,
         });

@@ -66,7 +66,8 @@ fn of_port(port: PortNo) -> String {
 
 /// What an entry does: `set_field:10.0.0.12->tun_dst,IN_PORT`.
 pub fn of_instructions(instructions: &Instructions) -> String {
-    let mut parts: Vec<String> = instructions.apply_actions.iter().flatten().map(of_action).collect();
+    let applied = instructions.apply_actions.as_deref().unwrap_or_default();
+    let mut parts: Vec<String> = applied.iter().map(of_action).collect();
     if instructions.clear_actions {
         parts.push("clear_actions".to_owned());
     }

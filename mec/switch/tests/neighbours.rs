@@ -7,6 +7,7 @@ mod common;
 use common::*;
 use openflow::*;
 use packet::ethernet;
+use std::sync::Arc;
 
 const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xfe];
 
@@ -21,12 +22,12 @@ fn a_question_is_turned_round_for_a_known_asker() {
     let (router, user) = ([10, 45, 0, 254], UE1.octets());
     let mac = MacAddr(ROUTER_MAC);
     let of_asker = Instructions {
-        write_actions: Some(vec![
+        write_actions: Some(Arc::new([
             set(Oxm::eth_dst(mac)),
             set(Oxm::arp_tha(mac)),
             set(Oxm::arp_tpa(router.into())),
             Action::output(PortNo::IN_PORT),
-        ]),
+        ])),
         goto_table: Some(TableId(1)),
         ..Instructions::default()
     };

@@ -138,7 +138,7 @@ impl Numbers {
         }
         let mut instructions = Instructions::apply(actions);
         if self.below(3) == 0 {
-            instructions.write_actions = Some(vec![output(1 + self.below(3))]);
+            instructions.write_actions = Some([output(1 + self.below(3))].into());
         }
         instructions.clear_actions = self.below(6) == 0;
         if table < 3 && self.below(3) > 0 {

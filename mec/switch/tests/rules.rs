@@ -168,7 +168,7 @@ fn delete_has_filters_for_cookies_ports_groups_and_tables() {
                     1,
                     4,
                     [Oxm::in_port(PortNo(1))],
-                    Instructions { write_actions: Some(vec![output(3)]), ..Instructions::default() },
+                    Instructions { write_actions: Some([output(3)].into()), ..Instructions::default() },
                 )
             },
         ]
@@ -447,7 +447,7 @@ fn a_packet_cannot_become_countless() {
 fn the_action_set_is_executed_in_the_order_of_the_standard() {
     let mut pipeline = pipeline();
     let write = |actions: Vec<Action>, table: u8| Instructions {
-        write_actions: Some(actions),
+        write_actions: Some(actions.into()),
         goto_table: Some(TableId(table)),
         ..Instructions::default()
     };
@@ -511,7 +511,7 @@ fn each_of_many_hops_may_be_the_last() {
     let ip = [Oxm::eth_type(0x0800)];
     let hops = |number: usize| vec![Action::DecNwTtl; number];
     let last = Instructions {
-        write_actions: Some(vec![Action::DecNwTtl, output(2)]),
+        write_actions: Some([Action::DecNwTtl, output(2)].into()),
         ..Instructions::apply(hops(36))
     };
     install(&mut pipeline, [add(0, 1, ip, then(hops(64), 1)), add(1, 1, ip, last)]);

@@ -1,5 +1,7 @@
 //! Actions (§7.2.5) and instructions (§7.2.4).
 
+use std::sync::Arc;
+
 use crate::codec::{Reader, Wire, align, numbers, pad, put_typed, set_length};
 use crate::oxm::Oxm;
 use crate::{Code, GroupId, PortNo, TableId};
@@ -199,15 +201,18 @@ impl Wire for Action {
     }
 }
 
+/// Actions of an instruction. Clones share them: those of a rule are in many places.
+pub type Actions = Arc<[Action]>;
+
 /// The instructions of a flow, each at most once, in the order in which a switch executes them (§5.9).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Instructions {
     /// OFPIT_APPLY_ACTIONS: done at once.
-    pub apply_actions: Option<Vec<Action>>,
+    pub apply_actions: Option<Actions>,
     /// OFPIT_CLEAR_ACTIONS: empty the action set.
     pub clear_actions: bool,
     /// OFPIT_WRITE_ACTIONS: put into the action set.
-    pub write_actions: Option<Vec<Action>>,
+    pub write_actions: Option<Actions>,
     /// OFPIT_WRITE_METADATA.
     pub write_metadata: Option<Metadata>,
     /// OFPIT_GOTO_TABLE.
@@ -239,7 +244,7 @@ pub mod instruction {
 
 impl Instructions {
     /// These actions, at once.
-    pub fn apply(actions: impl Into<Vec<Action>>) -> Self {
+    pub fn apply(actions: impl Into<Actions>) -> Self {
         Self { apply_actions: Some(actions.into()), ..Self::default() }
     }
 
@@ -281,11 +286,11 @@ impl Wire for Instructions {
                 }
                 instruction::WRITE_ACTIONS => {
                     body.skip(4)?;
-                    once(&mut all.write_actions, Vec::read(body)?)?;
+                    once(&mut all.write_actions, Vec::read(body)?.into())?;
                 }
                 instruction::APPLY_ACTIONS => {
                     body.skip(4)?;
-                    once(&mut all.apply_actions, Vec::read(body)?)?;
+                    once(&mut all.apply_actions, Vec::read(body)?.into())?;
                 }
                 instruction::CLEAR_ACTIONS => {
                     body.skip(4)?;
@@ -304,17 +309,17 @@ impl Wire for Instructions {
     }
 
     fn write(&self, out: &mut Vec<u8>) {
-        let mut put_actions = |kind, actions: &Vec<Action>| {
+        let mut put_actions = |kind, actions: &[Action]| {
             put_typed(out, kind, |out| {
                 pad(out, 4);
-                actions.write(out);
+                Action::write_all(actions, out);
             });
         };
         if let Some(actions) = &self.apply_actions {
             put_actions(instruction::APPLY_ACTIONS, actions);
         }
         if self.clear_actions {
-            put_actions(instruction::CLEAR_ACTIONS, &Vec::new());
+            put_actions(instruction::CLEAR_ACTIONS, &[]);
         }
         if let Some(actions) = &self.write_actions {
             put_actions(instruction::WRITE_ACTIONS, actions);

@@ -37,7 +37,7 @@ mod stream;
 mod switch;
 mod table;
 
-pub use action::{Action, Instructions, MaxLen, Metadata, SetField, Unknown};
+pub use action::{Action, Actions, Instructions, MaxLen, Metadata, SetField, Unknown};
 pub use bundle::{BundleAdd, BundleControl, BundleControlType, BundleFlags, Change};
 pub use codec::Text;
 pub use error::{Code, DecodeError, ERROR_DATA, EncodeError, ErrorMessage};

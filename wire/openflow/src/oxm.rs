@@ -6,7 +6,11 @@
 //! Values and masks are `u128`s, the last bit of the field being the lowest, so that a switch compares any field with one
 //! operation: a packet's value matches if `(value ^ oxm.value()) & oxm.mask() == 0`.
 
+use std::hash::{BuildHasher as _, Hash, Hasher};
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::{Arc, LazyLock};
+
+use foldhash::quality::RandomState;
 
 use crate::codec::{Reader, Wire, align, pad, set_length};
 use crate::{Code, EXPERIMENTER_NICIRA, PortNo};
@@ -473,21 +477,41 @@ pub struct UnknownOxm {
 
 /// Which packets a flow is for: all of the fields must match. Without fields it is for every packet.
 ///
-/// The fields are in the order of [`Field`], so that equal matches are equal values.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+/// The fields are in the order of [`Field`], so that equal matches are equal values. Clones share them: a rule's match is in many places.
+#[derive(Clone, PartialEq, Eq, Default)]
 pub struct Match {
-    fields: Vec<Oxm>,
+    /// Of all else, as rules are looked up by their matches again and again. First, so that other matches differ early.
+    hash: u64,
+    fields: Arc<[Oxm]>,
     unknown: Vec<UnknownOxm>,
 }
 
+impl std::fmt::Debug for Match {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Match").field("fields", &self.fields).field("unknown", &self.unknown).finish()
+    }
+}
+
+impl Hash for Match {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+/// Others cannot know it, so that they cannot choose matches of one hash.
+static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+
 /// OFPMT_OXM.
 const MATCH_OXM: u16 = 1;
+/// Room for the fields of nearly every match.
+const USUAL: usize = 8;
 
 impl Match {
     /// Of these fields: each once, and none without what it needs.
     pub fn new(fields: impl IntoIterator<Item = Oxm>) -> Result<Match, Code> {
-        let mut all = Match::default();
-        fields.into_iter().try_for_each(|oxm| all.insert(oxm))?;
+        let mut all = Vec::with_capacity(USUAL);
+        fields.into_iter().try_for_each(|oxm| insert(&mut all, oxm))?;
+        let all = Match::of(all, Vec::new());
         all.check()?;
         Ok(all)
     }
@@ -539,23 +563,32 @@ impl Match {
                 && has(Field::PacketType, &|value| value >> 16 == 1 && values.contains(&(value & 0xffff)))
     }
 
-    fn insert(&mut self, oxm: Oxm) -> Result<(), Code> {
-        // Without a bit that counts it is as if it were not there.
-        if oxm.mask == 0 {
-            return Ok(());
+    fn of(fields: Vec<Oxm>, unknown: Vec<UnknownOxm>) -> Match {
+        if fields.is_empty() && unknown.is_empty() {
+            return Match::default();
         }
-        match self.fields.binary_search_by_key(&oxm.field, Oxm::field) {
-            Ok(_) => Err(Code::OFPBMC_DUP_FIELD),
-            Err(at) => {
-                self.fields.insert(at, oxm);
-                Ok(())
-            }
-        }
+        let hash = SEED.hash_one((&fields, &unknown));
+        Match { hash, fields: fields.into(), unknown }
     }
 
     fn check(&self) -> Result<(), Code> {
         let all = self.fields.iter().all(|oxm| self.allows(oxm.field));
         if all { Ok(()) } else { Err(Code::OFPBMC_BAD_PREREQ) }
+    }
+}
+
+/// Puts a field into its place among others.
+fn insert(fields: &mut Vec<Oxm>, oxm: Oxm) -> Result<(), Code> {
+    // Without a bit that counts it is as if it were not there.
+    if oxm.mask == 0 {
+        return Ok(());
+    }
+    match fields.binary_search_by_key(&oxm.field, Oxm::field) {
+        Ok(_) => Err(Code::OFPBMC_DUP_FIELD),
+        Err(at) => {
+            fields.insert(at, oxm);
+            Ok(())
+        }
     }
 }
 
@@ -573,14 +606,15 @@ impl Wire for Match {
         }
         let mut body = r.part(length - 4, Code::OFPBMC_BAD_LEN)?;
         r.skip(padded - length)?;
-        let mut all = Match::default();
+        let (mut fields, mut unknown) = (Vec::with_capacity(USUAL), Vec::new());
         while !body.is_empty() {
             match Oxm::read(&mut body)? {
-                Ok(oxm) => all.insert(oxm)?,
-                Err(unknown) if body.lenient => all.unknown.push(unknown),
+                Ok(oxm) => insert(&mut fields, oxm)?,
+                Err(other) if body.lenient => unknown.push(other),
                 Err(_) => return Err(Code::OFPBMC_BAD_FIELD),
             }
         }
+        let all = Match::of(fields, unknown);
         if !r.lenient {
             all.check()?;
         }

@@ -176,7 +176,7 @@ impl Walk<'_> {
                 return "a loop of rules".to_owned();
             }
             let mut outputs = Vec::new();
-            for action in flow.instructions.apply_actions.iter().flatten() {
+            for action in flow.instructions.apply_actions.as_deref().unwrap_or_default() {
                 match action {
                     Action::SetField(set) => put(&mut packet, [set.oxm()]),
                     Action::Output { port, .. } => outputs.push(*port),

@@ -14,6 +14,8 @@ use super::model::Diversion;
 pub type Diversions = BTreeMap<String, Diversion>;
 /// The open file.
 pub type Journal = journal::Journal<Kept>;
+/// The line of a change.
+pub type Line = journal::Line<Kept>;
 
 /// What is in the file.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -60,18 +62,21 @@ impl Contents for Kept {
     }
 }
 
+/// The line of what a request changes.
+pub fn line(set: &[Diversion], removed: &[String]) -> Line {
+    Line::of(&Change::Batch { set: set.to_vec(), remove: removed.to_vec() })
+}
+
 /// Writes what a request changes. `all` is what holds afterwards.
 ///
 /// # Errors
 /// The file cannot be written.
 pub fn write(
     journal: &mut Journal,
-    set: &[Diversion],
-    removed: &[String],
-    all: &Diversions,
+    line: &Line,
+    all: impl FnOnce() -> Diversions,
 ) -> Result<Written, JournalError> {
-    let change = Change::Batch { set: set.to_vec(), remove: removed.to_vec() };
-    journal.write(&change, || Kept(all.clone()))
+    journal.write_line(line, || Kept(all()))
 }
 
 /// The text of a file with these diversions.
@@ -82,6 +87,42 @@ pub fn write_all(diversions: &Diversions) -> String {
 /// Reads a state file; the error has the line, from 1.
 pub fn read(text: &[u8]) -> Result<Diversions, (usize, String)> {
     journal::read::<Kept>(text).map(|kept| kept.0)
+}
+
+/// What a change replaces: values of before, and ids that were not there.
+pub(super) type Before = (Vec<Diversion>, Vec<String>);
+
+pub(super) trait Undoable {
+    fn clone_of(&self, set: &[Diversion], removed: &[String]) -> Before;
+    fn apply(&mut self, set: &[Diversion], removed: &[String]);
+    fn restore(&mut self, before: Before) -> Before;
+}
+
+impl Undoable for Diversions {
+    fn clone_of(&self, set: &[Diversion], removed: &[String]) -> Before {
+        let mut before = Before::default();
+        for id in set.iter().map(Diversion::id).chain(removed.iter().cloned()) {
+            match self.get(&id) {
+                Some(old) => before.0.push(old.clone()),
+                None => before.1.push(id),
+            }
+        }
+        before
+    }
+
+    fn apply(&mut self, set: &[Diversion], removed: &[String]) {
+        for id in removed {
+            self.remove(id);
+        }
+        for diversion in set {
+            self.insert(diversion.id(), diversion.clone());
+        }
+    }
+
+    fn restore(&mut self, before: Before) -> Before {
+        self.apply(&before.0, &before.1);
+        before
+    }
 }
 
 #[cfg(test)]
@@ -101,16 +142,15 @@ mod tests {
         let path = folder.path().join("state");
         let (mut journal, _) = Journal::open(&path).unwrap();
         let both = ["10.45.0.2", "10.45.0.3"].map(diversion);
-        let nothing = Diversions::new();
         let before = std::fs::read(&path).unwrap().len();
-        write(&mut journal, &both, &[], &nothing).unwrap().durable().await.unwrap();
+        write(&mut journal, &line(&both, &[]), Diversions::new).unwrap().durable().await.unwrap();
         let octets = std::fs::read(&path).unwrap();
         assert_eq!(read(&octets).unwrap().len(), 2);
         for length in before..octets.len() {
             assert!(read(&octets[..length]).unwrap().is_empty());
         }
         let removed = ["gw1~10.45.0.2".to_owned()];
-        write(&mut journal, &[], &removed, &nothing).unwrap().durable().await.unwrap();
+        write(&mut journal, &line(&[], &removed), Diversions::new).unwrap().durable().await.unwrap();
         let left = read(&std::fs::read(&path).unwrap()).unwrap();
         assert_eq!(left.keys().collect::<Vec<_>>(), ["gw1~10.45.0.3"]);
         assert_eq!(read(write_all(&left).as_bytes()), Ok(left));

@@ -5,6 +5,8 @@
 //! in one bundle per switch. It is answered when the file is on the disk and the switches have the rules. What can go wrong is known before anything changes, except that a switch refuses; then everything is
 //! as it was before.
 //!
+//! A request may be prepared before it is made ([`prepared`]).
+//!
 //! Owner: one task owns all diversions, and reads requests and events one after another.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -32,16 +34,18 @@ pub mod model;
 mod neighbours;
 mod old_ways;
 pub mod order;
+mod prepared;
 pub mod rules;
 
 use askers::Askers;
 use installed::{Difference, Installed};
-use journal::{Diversions, Journal, JournalError};
+use journal::{Before, Diversions, Journal, JournalError, Line, Undoable as _};
 use model::{Diversion, Refusal};
 pub use neighbours::AnchorState;
 use neighbours::Neighbours;
 use old_ways::OldWays;
 use order::{Known, Plan};
+use prepared::{AllPrepared, Prepared};
 use rules::Placed;
 
 /// Most requests that wait.
@@ -117,6 +121,17 @@ pub struct Done {
     pub order: Option<order::Kept>,
 }
 
+/// What is prepared of a request.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Ready {
+    /// Users, applications, or pairs that it changes.
+    pub prepared: usize,
+    /// Rules that switches have in advance.
+    pub rules: usize,
+    /// How many switches have theirs.
+    pub switches: usize,
+}
+
 /// Whether the order of the users' packets is kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -132,7 +147,9 @@ pub enum Order {
 #[derive(Debug)]
 pub enum Command {
     /// Divert, all or none.
-    Divert(Vec<Diversion>, Order, oneshot::Sender<Result<Done, Refusal>>),
+    Divert(Arc<[Diversion]>, Order, oneshot::Sender<Result<Done, Refusal>>),
+    /// Do what can be done before the same request is made.
+    Prepare(Arc<[Diversion]>, oneshot::Sender<Result<Ready, Refusal>>),
     /// Undivert by id, all or none; unknown ids are undiverted already.
     Undivert(Vec<String>, Order, oneshot::Sender<Result<Done, Refusal>>),
     /// All diversions.
@@ -168,8 +185,20 @@ impl Diverting {
     ///
     /// # Errors
     /// Why nothing was done.
-    pub async fn divert(&self, diversions: Vec<Diversion>, order: Order) -> Result<Done, Refusal> {
-        self.ask(|answer| Command::Divert(diversions, order, answer)).await?
+    pub async fn divert(
+        &self,
+        diversions: impl Into<Arc<[Diversion]>>,
+        order: Order,
+    ) -> Result<Done, Refusal> {
+        self.ask(|answer| Command::Divert(diversions.into(), order, answer)).await?
+    }
+
+    /// Does what can be done before these are diverted, if these same ones are soon. It changes nothing.
+    ///
+    /// # Errors
+    /// Why they could not be diverted now, or cannot be prepared.
+    pub async fn prepare(&self, diversions: Arc<[Diversion]>) -> Result<Ready, Refusal> {
+        self.ask(|answer| Command::Prepare(diversions, answer)).await?
     }
 
     /// Undiverts by id, all or none.
@@ -210,6 +239,43 @@ fn side_id(anchor: &str) -> String {
     format!("{anchor}~side")
 }
 
+/// A request that is checked: what is new of it.
+#[derive(Debug)]
+struct Checked {
+    /// In the order of their ids, which are beside them.
+    new: Vec<Diversion>,
+    ids: Vec<String>,
+    unchanged: Vec<String>,
+}
+
+impl Checked {
+    /// Ids of all that the request names.
+    fn ids(&self) -> impl Iterator<Item = &str> {
+        self.ids.iter().chain(&self.unchanged).map(String::as_str)
+    }
+}
+
+/// A change of diversions, as switches and file are told it.
+#[derive(Debug)]
+struct Planned {
+    /// Rules by what they are of.
+    made: HashMap<String, Vec<Placed>>,
+    /// What has no rules any more.
+    gone: Vec<String>,
+    steps: Vec<Step>,
+    /// Rules that stay for a moment.
+    left: Vec<Placed>,
+    rules_set: usize,
+    rules_removed: usize,
+    line: Line,
+}
+
+impl Planned {
+    fn made(&self) -> impl Iterator<Item = &Placed> {
+        self.made.values().flatten()
+    }
+}
+
 /// When to try again what has failed, in rounds of questions.
 #[derive(Debug, Default)]
 struct Attempt {
@@ -230,6 +296,10 @@ struct Application {
     rules: Installed,
     /// Rules that no diversion has any more, but packets on their way do.
     old_ways: OldWays,
+    prepared: AllPrepared,
+    /// A change that is effective, with diversions that are gone by it. Who asked for it need not wait until its rules are entered, and
+    /// routers are told.
+    effective: Option<(Planned, Vec<Diversion>)>,
     neighbours: Neighbours,
     askers: Askers,
     /// Attempts to give the users of dead anchors back, by switch and anchor.
@@ -275,6 +345,8 @@ pub(crate) async fn run(
         made: HashMap::new(),
         rules: Installed::default(),
         old_ways,
+        prepared: AllPrepared::default(),
+        effective: None,
         neighbours,
         askers: Askers::default(),
         restoring: HashMap::new(),
@@ -325,7 +397,11 @@ impl Application {
             Command::Divert(diversions, order, answer) => {
                 let done = self.divert(diversions, order).await;
                 _ = answer.send(done);
+                // Who asked goes on first, also on this thread.
+                tokio::task::yield_now().await;
+                self.take();
             }
+            Command::Prepare(diversions, answer) => _ = answer.send(self.prepare(diversions).await),
             Command::Undivert(ids, order, answer) => {
                 let done = self.undivert(ids, order).await;
                 _ = answer.send(done);
@@ -398,14 +474,15 @@ impl Application {
             let set = self.askers.learn(datapath_id, by);
             if !set.is_empty() {
                 // A refusal is in the log; the controller goes on answering.
-                let _ = self.handle.commit(vec![Step { set, ..Step::of(datapath_id) }]).await;
+                let _ = self.handle.commit(&[Step { set, ..Step::of(datapath_id) }]).await;
             }
         }
         true
     }
 
     /// Tells the switches on SGi where moved users are now, so that routers need not ask.
-    fn announce(&self, diversions: &[Diversion], back: bool) {
+    fn announce<'a>(&self, diversions: impl IntoIterator<Item = &'a Diversion>, back: bool) {
+        let mut all: BTreeMap<u64, Vec<Vec<u8>>> = BTreeMap::new();
         for diversion in diversions {
             let anchor = if back { &diversion.from } else { &diversion.to };
             let sgi = self.config.anchor(anchor).and_then(|anchor| anchor.sgi.as_ref());
@@ -416,9 +493,12 @@ impl Application {
             };
             let Some(switch) = self.config.switch(&sgi.switch) else { continue };
             let told = crate::frame::tell(crate::frame::Station { mac: sgi.mac, ip: ue }, None);
-            let out = vec![openflow::Action::output(openflow::PortNo::FLOOD)];
+            all.entry(switch.datapath_id).or_default().push(told);
+        }
+        for (datapath_id, told) in all {
+            let out = openflow::Action::output(openflow::PortNo::FLOOD);
             // The rules are right without it.
-            let _ = self.handle.packet_out(switch.datapath_id, openflow::PortNo::CONTROLLER, out, told);
+            let _ = self.handle.packets_out(datapath_id, openflow::PortNo::CONTROLLER, &out, told);
         }
     }
 
@@ -475,6 +555,7 @@ impl Application {
 
     /// Makes all rules anew, after a switch has connected or an address has changed.
     fn remake(&mut self) {
+        self.prepared.clear();
         let switches = self.handle.fabric().switches();
         self.made.clear();
         self.rules = Installed::default();
@@ -569,7 +650,7 @@ impl Application {
         all.extend(self.askers.rules(datapath_id));
         if self.is_waiting(datapath_id) {
             // Rules of an earlier life stay until it is known what they are for.
-            let _ = self.handle.commit(vec![Step { set: all, ..Step::of(datapath_id) }]).await;
+            let _ = self.handle.commit(&[Step { set: all, ..Step::of(datapath_id) }]).await;
             self.right.remove(&datapath_id);
             return;
         }
@@ -605,9 +686,31 @@ impl Application {
         of(&self.leaving).into_iter().filter_map(name).collect()
     }
 
-    async fn divert(&mut self, requested: Vec<Diversion>, order: Order) -> Result<Done, Refusal> {
-        let mut done = Done::default();
-        let mut new: BTreeMap<String, Diversion> = BTreeMap::new();
+    async fn divert(&mut self, requested: Arc<[Diversion]>, order: Order) -> Result<Done, Refusal> {
+        let prepared = self.prepared.take(&requested).filter(|prepared| self.is_possible(&prepared.checked));
+        let (checked, planned) = match prepared {
+            Some(Prepared { checked, planned, .. }) => (checked, planned),
+            None => {
+                let (checked, made) = self.check(&requested)?;
+                if checked.new.is_empty() {
+                    return Ok(Done { unchanged: checked.unchanged, ..Done::default() });
+                }
+                let planned = self.plan(&checked.new, &[], made)?;
+                (checked, planned)
+            }
+        };
+        let Checked { new, ids, unchanged } = checked;
+        ids.iter().for_each(|id| _ = self.leaving.remove(id));
+        self.target.confirm(&new).await.map_err(Refusal::NotYet)?;
+        let plan = self.hold(order, &new, &[]).await;
+        let changed = self.change_in_order(&new, &[], planned, plan).await?;
+        Ok(Done { changed: ids, unchanged, ..changed })
+    }
+
+    /// Checks a request, and makes the rules of what is new of it.
+    fn check(&self, requested: &[Diversion]) -> Result<(Checked, HashMap<String, Vec<Placed>>), Refusal> {
+        let mut unchanged = Vec::new();
+        let mut new: BTreeMap<String, &Diversion> = BTreeMap::new();
         for diversion in requested {
             diversion.check(&self.config)?;
             let id = diversion.id();
@@ -616,33 +719,34 @@ impl Application {
                 *old == Diversion { confirmed_by: old.confirmed_by.clone(), ..diversion.clone() }
             };
             if self.diversions.get(&id).is_some_and(is_same) && self.made.contains_key(&id) {
-                done.unchanged.push(id);
+                unchanged.push(id);
             } else if new.insert(id.clone(), diversion).is_some() {
                 return Err(Refusal::Contradiction(format!("`{id}` is there twice")));
             }
         }
-        let added = new.keys().filter(|id| !self.diversions.contains_key(*id)).count();
-        if self.diversions.len() + added > self.config.diverting.max_diversions {
-            return Err(Refusal::Full(self.diversions.len()));
-        }
-        if new.is_empty() {
-            return Ok(done);
-        }
         let switches = self.handle.fabric().switches();
-        let mut made = HashMap::new();
+        self.check_room(new.keys())?;
+        let mut made = HashMap::with_capacity(new.len());
         for (id, diversion) in &new {
-            made.insert(id.clone(), self.check_now(diversion, &switches)?);
+            self.check_now(diversion, &switches)?;
+            let rules =
+                self.make(diversion, &switches).map_err(|error| Refusal::NotYet(error.to_string()))?;
+            made.insert(id.clone(), rules);
         }
-        new.keys().for_each(|id| _ = self.leaving.remove(id));
-        let diversions: Vec<Diversion> = new.values().cloned().collect();
-        self.target.confirm(&diversions).await.map_err(Refusal::NotYet)?;
-        let plan = self.hold(order, &diversions, &[]).await;
-        let changed = self.change_in_order(&diversions, &[], made, plan).await?;
-        Ok(Done { changed: new.into_keys().collect(), unchanged: done.unchanged, ..changed })
+        let (ids, new) = new.into_iter().map(|(id, new)| (id, new.clone())).unzip();
+        Ok((Checked { new, ids, unchanged }, made))
     }
 
-    /// What depends on the state of switches and anchors; returns the rules.
-    fn check_now(&self, diversion: &Diversion, switches: &[SwitchView]) -> Result<Vec<Placed>, Refusal> {
+    fn check_room<'a>(&self, ids: impl Iterator<Item = &'a String>) -> Result<(), Refusal> {
+        let added = ids.filter(|id| !self.diversions.contains_key(*id)).count();
+        match self.diversions.len() + added > self.config.diverting.max_diversions {
+            true => Err(Refusal::Full(self.diversions.len())),
+            false => Ok(()),
+        }
+    }
+
+    /// What depends on the state of switches and anchors.
+    fn check_now(&self, diversion: &Diversion, switches: &[SwitchView]) -> Result<(), Refusal> {
         let station = model::base_station(&self.config, &diversion.base_station)?;
         let settings = self.config.switch(&station.switch);
         let view = settings
@@ -656,7 +760,7 @@ impl Application {
                 diversion.to, view.name
             )));
         }
-        self.make(diversion, switches).map_err(|error| Refusal::NotYet(error.to_string()))
+        Ok(())
     }
 
     async fn undivert(&mut self, ids: Vec<String>, order: Order) -> Result<Done, Refusal> {
@@ -673,7 +777,9 @@ impl Application {
             // Nothing rewrites the link-layer address of downlink packets after the change: routers know the new one before.
             self.announce(&gone, true);
         }
-        let mut changed = self.change_in_order(&[], &known, HashMap::new(), plan).await?;
+        let planned = self.plan(&[], &known, HashMap::new())?;
+        let mut changed = self.change_in_order(&[], &known, planned, plan).await?;
+        self.take();
         let away = |name: &String| self.config.switch(name).map(|switch| switch.datapath_id);
         let away: BTreeSet<u64> = changed.outcome.pending.iter().filter_map(away).collect();
         for diversion in gone {
@@ -714,18 +820,20 @@ impl Application {
         &mut self,
         set: &[Diversion],
         removed: &[String],
-        made: HashMap<String, Vec<Placed>>,
+        planned: Planned,
         plan: Option<Plan>,
     ) -> Result<Done, Refusal> {
         let gone: Vec<Diversion> = removed.iter().filter_map(|id| self.diversions.get(id).cloned()).collect();
         let tokens = plan.as_ref().map(Plan::tokens).unwrap_or_default();
-        let changed = self.change(set, removed, made, tokens).await;
+        let changed = self.change(set, removed, planned, tokens).await;
         if changed.is_ok() {
             (self.hears)(&Told::Changed { set, gone: &gone });
-            self.announce(set, false);
-            self.announce(&gone, true);
         }
         let Some(mut plan) = plan else { return changed };
+        if changed.is_ok() {
+            // Packets wait meanwhile, and who asked does as well.
+            self.take();
+        }
         match changed {
             Ok(done) => {
                 plan.changed();
@@ -738,47 +846,59 @@ impl Application {
         }
     }
 
+    /// What switches and file are told of a change.
+    fn plan(
+        &self,
+        set: &[Diversion],
+        removed: &[String],
+        mut made: HashMap<String, Vec<Placed>>,
+    ) -> Result<Planned, Refusal> {
+        let (sides, without) = self.sides(set, removed);
+        made.extend(sides);
+        let gone = [removed, &without].concat();
+        let mut difference = self.rules.difference(self.old(&gone, &made), made.values().flatten())?;
+        let left = std::mem::take(&mut difference.left);
+        let (rules_set, rules_removed) = (difference.set.len(), difference.removed.len() + left.len());
+        let (steps, line) = (difference.steps(), journal::line(set, removed));
+        Ok(Planned { made, gone, steps, left, rules_set, rules_removed, line })
+    }
+
     /// Makes a change of diversions effective, or nothing of it. Tokens are sent behind what takes the old ways.
     async fn change(
         &mut self,
         set: &[Diversion],
         removed: &[String],
-        mut made: HashMap<String, Vec<Placed>>,
+        mut planned: Planned,
         tokens: &[(u64, PacketOut)],
     ) -> Result<Done, Refusal> {
-        let (sides, without) = self.sides(set, removed);
-        made.extend(sides);
-        let gone = [removed, &without].concat();
-        let new = made.values().flatten();
-        let mut difference = self.rules.difference(self.old(&gone, &made), new)?;
-        let before = self.diversions.clone_of(set, removed);
-        self.diversions.apply(set, removed);
-        let written = match journal::write(&mut self.journal, set, removed, &self.diversions) {
-            Ok(written) => written,
-            Err(error) => {
-                self.diversions.restore(before);
-                return Err(Refusal::State(error.to_string()));
-            }
-        };
-        let left = std::mem::take(&mut difference.left);
-        let (rules_set, rules_removed) = (difference.set.len(), difference.removed.len() + left.len());
+        let written = journal::write(&mut self.journal, &planned.line, || {
+            let mut all = self.diversions.clone();
+            all.apply(set, removed);
+            all
+        });
+        let written = written.map_err(|error| Refusal::State(error.to_string()))?;
+        add_tokens(&mut planned.steps, tokens);
         // Nobody is told before both are done, so neither has to wait for the other (ADR 0030).
-        let (committed, durable) =
-            tokio::join!(self.handle.commit(with_tokens(difference.steps(), tokens)), written.durable());
+        let (committed, durable, before) =
+            tokio::join!(self.handle.commit(&planned.steps), written.durable(), async {
+                let before = self.diversions.clone_of(set, removed);
+                self.diversions.apply(set, removed);
+                before
+            });
         if let Err(error) = durable {
             self.journal.begin_anew();
             if committed.is_ok() {
                 // A switch that refuses is in the log; the next comparison puts it right.
-                let changed = self.old(&gone, &made).chain(made.values().flatten());
-                let _ = self.handle.commit(self.rules.undo(changed).steps()).await;
+                let changed = self.old(&planned.gone, &planned.made).chain(planned.made());
+                let _ = self.handle.commit(&self.rules.undo(changed).steps()).await;
             }
             self.back(before).await;
             return Err(Refusal::State(error.to_string()));
         }
         match committed {
             Ok(outcome) => {
-                self.take(&gone, made);
-                self.old_ways.leave(left);
+                let Planned { rules_set, rules_removed, .. } = planned;
+                self.effective = Some((planned, before.0));
                 Ok(Done { rules_set, rules_removed, outcome, ..Done::default() })
             }
             Err(error) => {
@@ -793,13 +913,15 @@ impl Application {
         let removed = self.rules.without(self.old_ways.take_over());
         let steps = Difference { removed, ..Difference::default() }.steps();
         // What a switch does not remove now is found when rules are compared.
-        let _ = self.handle.commit(steps).await;
+        let _ = self.handle.commit(&steps).await;
     }
 
     /// Enters into the file that a change was taken back.
     async fn back(&mut self, before: Before) {
         let (set, removed) = self.diversions.restore(before);
-        let written = match journal::write(&mut self.journal, &set, &removed, &self.diversions) {
+        let written = match journal::write(&mut self.journal, &journal::line(&set, &removed), || {
+            self.diversions.clone()
+        }) {
             Ok(written) => written.durable().await,
             Err(error) => Err(error),
         };
@@ -818,19 +940,25 @@ impl Application {
         gone.iter().chain(made.keys()).filter_map(|id| self.made.get(id)).flatten()
     }
 
-    /// Enters a change that is effective.
-    fn take(&mut self, removed: &[String], made: HashMap<String, Vec<Placed>>) {
-        let old: Vec<String> = removed.iter().chain(made.keys()).cloned().collect();
+    /// Enters the change that is effective, if one is.
+    fn take(&mut self) {
+        let Some((Planned { made, gone, steps, left, .. }, before)) = self.effective.take() else { return };
+        self.handle.enter_staged(&steps);
+        self.announce(made.keys().filter_map(|id| self.diversions.get(id)), false);
+        self.announce(before.iter().filter(|old| !self.diversions.contains_key(&old.id())), true);
+        self.prepared.changed(&gone.iter().chain(made.keys()).map(String::as_str).collect(), &steps, &left);
+        let old: Vec<String> = gone.iter().chain(made.keys()).cloned().collect();
         for placed in old.iter().filter_map(|id| self.made.remove(id)).flatten() {
             self.rules.leave(&placed);
         }
         made.values().flatten().for_each(|placed| self.rules.enter(placed));
         self.made.extend(made);
+        self.old_ways.leave(left);
     }
 }
 
 /// Tokens go with the last step of their switch: from there on its packets take the new ways.
-fn with_tokens(mut steps: Vec<Step>, tokens: &[(u64, PacketOut)]) -> Vec<Step> {
+fn add_tokens(steps: &mut Vec<Step>, tokens: &[(u64, PacketOut)]) {
     for (datapath_id, packet) in tokens {
         let at = match steps.iter().rposition(|step| step.datapath_id == *datapath_id) {
             Some(at) => at,
@@ -840,43 +968,6 @@ fn with_tokens(mut steps: Vec<Step>, tokens: &[(u64, PacketOut)]) -> Vec<Step> {
             }
         };
         steps[at].packets.push(packet.clone());
-    }
-    steps
-}
-
-/// What a change replaces: values of before, and ids that were not there.
-type Before = (Vec<Diversion>, Vec<String>);
-
-trait Undoable {
-    fn clone_of(&self, set: &[Diversion], removed: &[String]) -> Before;
-    fn apply(&mut self, set: &[Diversion], removed: &[String]);
-    fn restore(&mut self, before: Before) -> Before;
-}
-
-impl Undoable for Diversions {
-    fn clone_of(&self, set: &[Diversion], removed: &[String]) -> Before {
-        let mut before = Before::default();
-        for id in set.iter().map(Diversion::id).chain(removed.iter().cloned()) {
-            match self.get(&id) {
-                Some(old) => before.0.push(old.clone()),
-                None => before.1.push(id),
-            }
-        }
-        before
-    }
-
-    fn apply(&mut self, set: &[Diversion], removed: &[String]) {
-        for id in removed {
-            self.remove(id);
-        }
-        for diversion in set {
-            self.insert(diversion.id(), diversion.clone());
-        }
-    }
-
-    fn restore(&mut self, before: Before) -> Before {
-        self.apply(&before.0, &before.1);
-        before
     }
 }
 

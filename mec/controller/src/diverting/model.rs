@@ -114,6 +114,11 @@ pub enum Refusal {
     /// Too many.
     #[error("there are {0} diversions, which is the most (key `diverting.max_diversions`)")]
     Full(usize),
+    /// Too many to be prepared.
+    #[error(
+        "{0} are too many to be prepared: divert them without, or prepare them in parts that are diverted one by one"
+    )]
+    TooLarge(usize),
     /// A switch has refused the rules.
     #[error("{0}")]
     Switch(#[from] crate::switch::CommitError),

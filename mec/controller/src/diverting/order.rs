@@ -258,7 +258,7 @@ impl Plan {
         let step =
             |(datapath_id, rules): (&u64, &Vec<Rule>)| Step { set: rules.clone(), ..Step::of(*datapath_id) };
         let steps: Vec<Step> = self.rules.iter().map(step).collect();
-        let held = handle.commit(steps).await;
+        let held = handle.commit(&steps).await;
         self.prepared = Some(time::now());
         let pending = held.as_ref().is_ok_and(|outcome| !outcome.pending.is_empty());
         let why = match held {
@@ -351,7 +351,8 @@ impl Plan {
             step.packets.push(queue.ports.open(queue.number));
         }
         // Otherwise the switch does it, when its time is over.
-        let _ = handle.commit(steps.into_values().collect()).await;
+        let steps: Vec<Step> = steps.into_values().collect();
+        let _ = handle.commit(&steps).await;
     }
 
     /// Removes the rules of the move.
@@ -360,9 +361,9 @@ impl Plan {
             let remove = rules.iter().map(|rule| rule.key.clone()).collect();
             Step { remove, ..Step::of(*datapath_id) }
         };
-        let steps = self.rules.iter().map(of).collect();
+        let steps: Vec<Step> = self.rules.iter().map(of).collect();
         // What stays ends in the switch by itself.
-        let _ = handle.commit(steps).await;
+        let _ = handle.commit(&steps).await;
     }
 }
 

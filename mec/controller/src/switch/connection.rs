@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use net::time::{self, Duration};
 use openflow::multipart::{Reply, Request};
@@ -24,6 +24,10 @@ use crate::rule::{APP_MASK, App};
 
 /// Buffers that may wait for a switch. A buffer is a message, or all messages of a bundle.
 pub(crate) const QUEUE: usize = 1024;
+/// How bundles take effect.
+const BUNDLE: BundleFlags = BundleFlags(BundleFlags::ATOMIC.0 | BundleFlags::ORDERED.0);
+/// Octets of a bundle that go to the writer at once.
+const CHUNK: usize = 64 << 10;
 /// How long a switch may take to answer a request, or to take a message from the queue.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Answers in parts of a switch that has not said yet which one it is, as anybody may have connected: about 8000 ports.
@@ -195,7 +199,19 @@ impl Connection {
 
     /// As [`Connection::tell`], in a transaction of the switch.
     pub(crate) fn tell_as(&self, xid: u32, message: &Message) -> Result<(), SwitchError> {
-        let octets = message.encode(xid)?;
+        self.try_send(message.encode(xid)?)
+    }
+
+    /// As [`Connection::tell`], of many.
+    pub(crate) fn tell_all(&self, messages: impl Iterator<Item = Message>) -> Result<(), SwitchError> {
+        let mut octets = Vec::new();
+        for message in messages {
+            message.encode_into(0, &mut octets)?;
+        }
+        self.try_send(octets)
+    }
+
+    fn try_send(&self, octets: Vec<u8>) -> Result<(), SwitchError> {
         self.queue.try_send(octets).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => SwitchError::Late,
             mpsc::error::TrySendError::Closed(_) => SwitchError::Gone,
@@ -256,12 +272,16 @@ impl Connection {
     ///
     /// # Errors
     /// The first refusal. With a bundle nothing has changed then.
-    pub(crate) async fn apply(&self, changes: &[FlowMod], packets: &[PacketOut]) -> Result<(), SwitchError> {
-        if changes.is_empty() && packets.is_empty() {
+    pub(crate) async fn apply(
+        &self,
+        changes: impl ExactSizeIterator<Item = FlowMod> + Clone,
+        packets: &[PacketOut],
+    ) -> Result<(), SwitchError> {
+        if changes.len() == 0 && packets.is_empty() {
             return Ok(());
         }
         if self.bundles.load(Ordering::Relaxed) {
-            match self.apply_bundle(changes, packets).await {
+            match self.apply_bundle(changes.clone(), packets).await {
                 Err(SwitchError::Refused { code, .. }) if is_ignorance(code) => {
                     self.bundles.store(false, Ordering::Relaxed);
                 }
@@ -271,8 +291,8 @@ impl Connection {
         let count = changes.len() as u32;
         let (first, answers) = self.begin(count + 1)?;
         let mut octets = Vec::new();
-        for (xid, change) in (first..).zip(changes) {
-            Message::from(change.clone()).encode_into(xid, &mut octets)?;
+        for (xid, change) in (first..).zip(changes.clone()) {
+            Message::from(change).encode_into(xid, &mut octets)?;
         }
         Message::BarrierRequest(()).encode_into(first + count, &mut octets)?;
         let answers = self.finish(first, octets, answers).await?;
@@ -280,27 +300,63 @@ impl Connection {
         packets.iter().try_for_each(|packet| self.tell(&packet.clone().into()))
     }
 
-    async fn apply_bundle(&self, changes: &[FlowMod], packets: &[PacketOut]) -> Result<(), SwitchError> {
-        let flags = BundleFlags::ATOMIC | BundleFlags::ORDERED;
+    /// Gives the switch changes that take effect together when it is told so ([`Staged::commit`]).
+    ///
+    /// # Errors
+    /// The switch does not take them, or has no bundles.
+    pub(crate) async fn stage(
+        self: &Arc<Self>,
+        changes: impl ExactSizeIterator<Item = FlowMod> + Clone,
+    ) -> Result<Staged, SwitchError> {
+        if !self.bundles.load(Ordering::Relaxed) {
+            return Err(SwitchError::Refused {
+                code: Code::OFPBRC_BAD_EXP_TYPE,
+                what: "a bundle".to_owned(),
+            });
+        }
+        let bundle_id = self.bundle(changes, &[], BundleControlType::CloseRequest).await?;
+        Ok(Staged { connection: self.clone(), bundle_id, is_there: AtomicBool::new(true) })
+    }
+
+    async fn apply_bundle(
+        &self,
+        changes: impl ExactSizeIterator<Item = FlowMod> + Clone,
+        packets: &[PacketOut],
+    ) -> Result<(), SwitchError> {
+        self.bundle(changes, packets, BundleControlType::CommitRequest).await.map(|_| ())
+    }
+
+    /// Opens a bundle, fills it, and does with it what is said; its number.
+    async fn bundle(
+        &self,
+        changes: impl ExactSizeIterator<Item = FlowMod> + Clone,
+        packets: &[PacketOut],
+        then: BundleControlType,
+    ) -> Result<u32, SwitchError> {
         let count = (changes.len() + packets.len()) as u32;
         let (first, answers) = self.begin(count + 2)?;
         let bundle_id = first;
+        let flags = BUNDLE;
         let control = |kind| Message::from(BundleControl { bundle_id, kind, flags });
         let mut octets = Vec::new();
         control(BundleControlType::OpenRequest).encode_into(first, &mut octets)?;
-        let changes_first = changes.iter().cloned().map(Change::FlowMod);
+        let changes_first = changes.clone().map(Change::FlowMod);
         let all = changes_first.chain(packets.iter().cloned().map(Change::PacketOut));
         for (xid, change) in (first + 1..).zip(all) {
             Message::from(BundleAdd { bundle_id, flags, change }).encode_into(xid, &mut octets)?;
+            if octets.len() >= CHUNK {
+                // The switch reads it while the rest is made.
+                self.send(std::mem::replace(&mut octets, Vec::with_capacity(CHUNK + MAX_MESSAGE))).await?;
+            }
         }
-        control(BundleControlType::CommitRequest).encode_into(first + count + 1, &mut octets)?;
+        control(then).encode_into(first + count + 1, &mut octets)?;
         let answers = self.finish(first, octets, answers).await?;
         let result = refusal(&answers, first + 1, changes);
         // A switch may keep a bundle whose commit failed.
         if result.is_err() && answers.errors.iter().all(|(_, error)| !is_ignorance(error.code)) {
             let _ = self.tell(&control(BundleControlType::DiscardRequest));
         }
-        result
+        result.map(|()| bundle_id)
     }
 
     /// Takes a message of `octets` octets that answers a request, or is a part of the answer; gives it back if it answers none.
@@ -343,6 +399,43 @@ impl Connection {
     }
 }
 
+/// A bundle that a switch has and has not committed. It is forgotten with this.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    connection: Arc<Connection>,
+    bundle_id: u32,
+    is_there: AtomicBool,
+}
+
+impl Staged {
+    /// Whether it came by this connection: a switch forgets bundles with theirs.
+    pub(crate) fn is_of(&self, connection: &Arc<Connection>) -> bool {
+        Arc::ptr_eq(&self.connection, connection)
+    }
+
+    /// Makes the changes take effect, once.
+    ///
+    /// # Errors
+    /// The switch refuses, and has changed nothing, or does not answer.
+    pub(crate) async fn commit(&self) -> Result<(), SwitchError> {
+        self.is_there.store(false, Ordering::Relaxed);
+        self.connection.ask(self.control(BundleControlType::CommitRequest)).await.map(drop)
+    }
+
+    fn control(&self, kind: BundleControlType) -> BundleControl {
+        BundleControl { bundle_id: self.bundle_id, kind, flags: BUNDLE }
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if *self.is_there.get_mut() {
+            // What is not said goes with the connection at the latest.
+            let _ = self.connection.tell(&self.control(BundleControlType::DiscardRequest).into());
+        }
+    }
+}
+
 /// Whether the switch tells this by itself, whatever transaction it writes on it.
 fn is_event(message: &Message) -> bool {
     matches!(
@@ -361,9 +454,13 @@ fn is_ignorance(code: Code) -> bool {
 }
 
 /// The first error, with the change that it is about.
-fn refusal(answers: &Answers, first: u32, changes: &[FlowMod]) -> Result<(), SwitchError> {
+fn refusal(
+    answers: &Answers,
+    first: u32,
+    mut changes: impl Iterator<Item = FlowMod>,
+) -> Result<(), SwitchError> {
     let Some((xid, error)) = answers.errors.first() else { return Ok(()) };
-    let at = xid.checked_sub(first).and_then(|at| changes.get(at as usize));
+    let at = xid.checked_sub(first).and_then(|at| changes.nth(at as usize));
     let what = match at {
         Some(change) => format!(
             "a rule of table {}, priority {}, {}",
@@ -390,10 +487,9 @@ mod tests {
     }
 
     /// A connection with a request under way, and its transaction.
-    async fn asking()
-    -> (std::sync::Arc<Connection>, u32, tokio::task::JoinHandle<Result<Message, SwitchError>>) {
+    async fn asking() -> (Arc<Connection>, u32, tokio::task::JoinHandle<Result<Message, SwitchError>>) {
         let (queue, mut sent) = mpsc::channel(8);
-        let connection = std::sync::Arc::new(Connection::new(queue));
+        let connection = Arc::new(Connection::new(queue));
         let asking = connection.clone();
         let task = tokio::spawn(async move { asking.ask(Request::GroupDesc(())).await });
         let (xid, _) = Message::decode(&sent.recv().await.unwrap()).unwrap();

@@ -9,18 +9,18 @@
 //!
 //! Invariant: an application never sees or changes rules of another one.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use net::time;
 use openflow::{
-    Action, FlowRemoved, FlowRemovedReason, FlowStats, Message, PacketIn, PacketOut, Port, PortNo,
+    Action, FlowMod, FlowRemoved, FlowRemovedReason, FlowStats, Message, PacketIn, PacketOut, Port, PortNo,
     PortReason, PortState, PortStatus,
 };
 use serde::Serialize;
 use telemetry::counters::{Counter, Family};
 
-use super::connection::{Connection, Dialect, SwitchError};
+use super::connection::{Connection, Dialect, Staged, SwitchError};
 use super::events::{Events, Mailbox};
 use crate::rule::{App, Kind, Rule, RuleKey, RuleSet, SyncReport, difference};
 
@@ -126,12 +126,42 @@ pub struct Step {
     pub remove: Vec<RuleKey>,
     /// Packets that are sent behind all that the switch has treated by the rules from before.
     pub packets: Vec<PacketOut>,
+    /// The changes as a bundle that the switch has already ([`Handle::stage`]).
+    pub(crate) staged: Option<Arc<Staged>>,
 }
 
 impl Step {
     /// Nothing for a switch.
     pub fn of(datapath_id: u64) -> Step {
-        Step { datapath_id, set: Vec::new(), remove: Vec::new(), packets: Vec::new() }
+        Step { datapath_id, set: Vec::new(), remove: Vec::new(), packets: Vec::new(), staged: None }
+    }
+
+    /// How many rules it installs, replaces or removes.
+    pub(crate) fn len(&self) -> usize {
+        self.set.len() + self.remove.len()
+    }
+
+    /// Has a switch do it. What it has as a bundle already takes effect at once; if it has not, or does not take it, in the ordinary way.
+    async fn apply(&self, app: App, connection: &Arc<Connection>) -> Result<(), SwitchError> {
+        let changes = self.changes(app);
+        SENT.add(changes.len() as u64);
+        let staged = self.staged.as_ref().filter(|staged| staged.is_of(connection));
+        let Some(staged) = staged else { return connection.apply(changes, &self.packets).await };
+        match staged.commit().await {
+            Ok(()) => connection.apply(std::iter::empty(), &self.packets).await,
+            Err(SwitchError::Refused { .. }) => connection.apply(changes, &self.packets).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What the switch is told: rules to install first.
+    fn changes(&self, app: App) -> impl ExactSizeIterator<Item = FlowMod> + Clone {
+        let (set, remove) = (&self.set, &self.remove);
+        let of = move |at: usize| match set.get(at) {
+            Some(rule) => rule.add(app),
+            None => remove[at - set.len()].delete(app),
+        };
+        (0..set.len() + remove.len()).map(of)
     }
 }
 
@@ -398,8 +428,10 @@ pub struct Handle {
 }
 
 /// What is needed to take a step back.
-struct Undo {
-    step: Step,
+struct Undo<'a> {
+    step: &'a Step,
+    /// The step back; none if the step is not entered into what is wanted.
+    back: Option<Step>,
     connection: Option<Arc<Connection>>,
 }
 
@@ -456,7 +488,7 @@ impl Handle {
         };
         let all = difference(self.app, &wanted, &connection.flows(Some(self.app)).await?);
         SENT.add(all.flow_mods.len() as u64);
-        let result = connection.apply(&all.flow_mods, &[]).await;
+        let result = connection.apply(all.flow_mods.iter().cloned(), &[]).await;
         match &result {
             Ok(()) if all.flow_mods.is_empty() => {}
             Ok(()) => {
@@ -475,38 +507,39 @@ impl Handle {
         result.map(|()| all.report)
     }
 
-    /// Changes rules, step by step; all steps or none.
+    /// Changes rules, step by step; all steps or none. Steps that were given in advance are then to be entered into what is wanted
+    /// ([`Handle::enter_staged`]): who waits for the change need not wait for that.
     ///
     /// # Errors
     /// A switch refuses or does not answer. All have their old rules then, or get them when they connect.
-    pub async fn commit(&self, steps: Vec<Step>) -> Result<Outcome, CommitError> {
-        let mut undone: Vec<Undo> = Vec::new();
+    pub async fn commit(&self, steps: &[Step]) -> Result<Outcome, CommitError> {
+        let mut undone: Vec<Undo<'_>> = Vec::new();
         let mut outcome = Outcome::default();
         for step in steps {
-            let taken = self.want(&step);
-            let (undo, name) = match taken {
-                Ok(taken) => taken,
+            let (name, connection) = match self.check(step) {
+                Ok(checked) => checked,
                 Err(error) => {
                     self.take_back(undone).await;
                     return Err(error);
                 }
             };
-            let connection = undo.connection.clone();
-            undone.push(undo);
-            let Some(connection) = connection else {
-                outcome.pending.push(name);
-                continue;
+            let (applied, back) = match &connection {
+                Some(connection) if step.staged.is_some() => (step.apply(self.app, connection).await, None),
+                // What is new is entered while the switch has its work.
+                Some(connection) if step.remove.is_empty() => {
+                    tokio::join!(step.apply(self.app, connection), async { Some(self.enter(step)) })
+                }
+                // What is removed is not wanted any more before the switch says that it is gone.
+                Some(connection) => {
+                    let back = self.enter(step);
+                    (step.apply(self.app, connection).await, Some(back))
+                }
+                None => (Err(SwitchError::Gone), Some(self.enter(step))),
             };
-            let changes: Vec<_> = step
-                .set
-                .iter()
-                .map(|rule| rule.add(self.app))
-                .chain(step.remove.iter().map(|key| key.delete(self.app)))
-                .collect();
-            SENT.add(changes.len() as u64);
-            match connection.apply(&changes, &step.packets).await {
+            undone.push(Undo { step, back, connection });
+            match applied {
                 Ok(()) => outcome.done.push(name),
-                // It gets them when it connects again.
+                // It gets them when it connects.
                 Err(SwitchError::Gone) => outcome.pending.push(name),
                 Err(error) => {
                     count(&error);
@@ -521,19 +554,68 @@ impl Handle {
         Ok(outcome)
     }
 
-    /// Enters a step into what is wanted.
-    fn want(&self, step: &Step) -> Result<(Undo, String), CommitError> {
-        let mut state = self.fabric.state();
+    /// Gives switches steps in advance, as bundles that they do not commit yet. A switch that does not take them, or is away, gets them when
+    /// they are committed. How many switches have theirs.
+    pub(crate) async fn stage(&self, steps: &mut [Step]) -> usize {
+        let mut switches = BTreeSet::new();
+        for step in steps {
+            let Ok((_, Some(connection))) = self.check(step) else { continue };
+            match connection.stage(step.changes(self.app)).await {
+                Ok(staged) => {
+                    step.staged = Some(Arc::new(staged));
+                    switches.insert(step.datapath_id);
+                }
+                Err(error) => tracing::debug!(%error, step.datapath_id, "not given in advance"),
+            }
+        }
+        switches.len()
+    }
+
+    /// Whether a step can be made; the switch. One that was given in advance was checked then.
+    fn check(&self, step: &Step) -> Result<(String, Option<Arc<Connection>>), CommitError> {
+        let state = self.fabric.state();
         let id = step.datapath_id;
-        let switch = state.switches.get_mut(&id).ok_or(CommitError::NoSwitch(id))?;
-        for rule in &step.set {
+        let switch = state.switches.get(&id).ok_or(CommitError::NoSwitch(id))?;
+        for rule in step.set.iter().filter(|_| step.staged.is_none()) {
             if let Some(owner) = switch.owner(self.app, &rule.key) {
                 let RuleKey { table, priority, .. } = rule.key;
                 return Err(CommitError::NotOurs { table: table.0, priority, owner: owner.name() });
             }
         }
+        Ok((switch.name.clone(), switch.connection.clone()))
+    }
+
+    /// Enters steps that were given in advance, and have been committed, into what is wanted.
+    pub(crate) fn enter_staged(&self, steps: &[Step]) {
+        for step in steps.iter().filter(|step| step.staged.is_some()) {
+            self.enter(step);
+        }
+    }
+
+    /// The step back of one that is not entered.
+    fn reverse(&self, step: &Step) -> Step {
+        let mut back = Step::of(step.datapath_id);
+        let state = self.fabric.state();
+        let wanted = state.switches.get(&step.datapath_id).and_then(|switch| switch.wanted.get(&self.app));
+        let get = |key| wanted.and_then(|wanted| wanted.get(key)).cloned();
+        for key in step.set.iter().map(|rule| &rule.key) {
+            match get(key) {
+                Some(old) => back.set.push(old),
+                None => back.remove.push(key.clone()),
+            }
+        }
+        back.set.extend(step.remove.iter().filter_map(get));
+        back
+    }
+
+    /// Enters a step into what is wanted; the step back.
+    fn enter(&self, step: &Step) -> Step {
+        let mut back = Step::of(step.datapath_id);
+        let mut state = self.fabric.state();
+        let Some(switch) = state.switches.get_mut(&step.datapath_id) else { return back };
         let wanted = switch.wanted.entry(self.app).or_default();
-        let mut back = Step::of(id);
+        wanted.reserve(step.set.len());
+        back.remove.reserve(step.set.len());
         for rule in &step.set {
             match wanted.insert(rule.key.clone(), rule.clone()) {
                 Some(old) => back.set.push(old),
@@ -543,19 +625,15 @@ impl Handle {
         for key in &step.remove {
             back.set.extend(wanted.remove(key));
         }
-        Ok((Undo { step: back, connection: switch.connection.clone() }, switch.name.clone()))
+        back
     }
 
-    async fn take_back(&self, undone: Vec<Undo>) {
-        for Undo { step, connection } in undone.into_iter().rev() {
-            if self.want(&step).is_err() {
-                continue;
-            }
+    async fn take_back(&self, undone: Vec<Undo<'_>>) {
+        for Undo { step, back, connection } in undone.into_iter().rev() {
+            let step = back.unwrap_or_else(|| self.reverse(step));
+            self.enter(&step);
             let Some(connection) = connection else { continue };
-            let sets = step.set.iter().map(|rule| rule.add(self.app));
-            let removals = step.remove.iter().map(|key| key.delete(self.app));
-            let changes: Vec<_> = sets.chain(removals).collect();
-            if let Err(error) = connection.apply(&changes, &[]).await {
+            if let Err(error) = connection.apply(step.changes(self.app), &[]).await {
                 // The next synchronisation puts it right.
                 self.fabric.note(Some(step.datapath_id), format!("taking back a change: {error}"));
                 self.fabric.state().tell(self.app, |mailbox| mailbox.audit(step.datapath_id));
@@ -577,6 +655,29 @@ impl Handle {
         let connection = self.fabric.connection(datapath_id).ok_or(SwitchError::Gone)?;
         let packet = PacketOut { buffer_id: openflow::BufferId::NO_BUFFER, in_port, actions, data };
         connection.tell(&Message::PacketOut(packet))
+    }
+}
+
+impl Handle {
+    /// Sends packets by a switch, all in the same way.
+    ///
+    /// # Errors
+    /// As [`Handle::packet_out`].
+    pub fn packets_out(
+        &self,
+        datapath_id: u64,
+        in_port: PortNo,
+        action: &Action,
+        packets: Vec<Vec<u8>>,
+    ) -> Result<(), SwitchError> {
+        let connection = self.fabric.connection(datapath_id).ok_or(SwitchError::Gone)?;
+        let packet = |data| PacketOut {
+            buffer_id: openflow::BufferId::NO_BUFFER,
+            in_port,
+            actions: vec![action.clone()],
+            data,
+        };
+        connection.tell_all(packets.into_iter().map(|data| packet(data).into()))
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use openflow::{BundleAdd, BundleControl, BundleControlType, BundleFlags, Code};
 
 use crate::core::Switch;
-use crate::pipeline::Change;
+use crate::pipeline::Ready;
 
 /// Bundles that a connection may have open.
 const MAX_BUNDLES: usize = 16;
@@ -21,7 +21,7 @@ struct Bundle {
     closed: bool,
     /// A message for it was refused, so it is never committed, and nothing is kept for it.
     broken: bool,
-    changes: Vec<Change>,
+    changes: Vec<Ready>,
     /// For each change its transaction and the beginning of its message, for an error.
     origins: Vec<(u32, Box<[u8]>)>,
     octets: usize,
@@ -138,7 +138,7 @@ impl Bundles {
             return Ok(());
         }
         bundle.octets += octets.len();
-        bundle.changes.push(add.change);
+        bundle.changes.push(Ready::new(add.change));
         bundle.origins.push((xid, octets[..octets.len().min(openflow::ERROR_DATA)].into()));
         Ok(())
     }
@@ -150,7 +150,7 @@ impl Bundle {
     }
 
     fn commit(mut self, switch: &Switch) -> Result<(), Refused> {
-        switch.commit(&self.changes).map_err(|failed| {
+        switch.commit_ready(&mut self.changes).map_err(|failed| {
             let (xid, octets) = self.origins.swap_remove(failed.at);
             Refused { xid, code: failed.code, octets }
         })

@@ -20,6 +20,30 @@ use super::flow::{Counters, Flow, Group, used_by};
 use super::trace::MAX_WORK;
 use crate::host::LONGEST;
 
+/// A change with what can be found out of it before it is made.
+#[derive(Debug)]
+pub struct Ready {
+    change: Change,
+    /// Of a flow-mod.
+    pattern: Result<Pattern, Code>,
+}
+
+impl Ready {
+    /// Of a change.
+    pub fn new(change: Change) -> Ready {
+        let pattern = match &change {
+            Change::FlowMod(flow_mod) => Pattern::new(&flow_mod.matching),
+            Change::GroupMod(_) | Change::PacketOut(_) => Ok(Pattern::default()),
+        };
+        Ready { change, pattern }
+    }
+
+    /// The change itself.
+    pub fn change(&self) -> &Change {
+        &self.change
+    }
+}
+
 /// An entry that is gone.
 #[derive(Debug, Clone)]
 pub struct Removed {
@@ -76,10 +100,21 @@ impl Pipeline {
     /// # Errors
     /// The first one that fails.
     pub fn commit(&mut self, changes: &[Change], now_ns: u64) -> Result<Committed, Failed> {
-        let mut progress = Progress::default();
-        for (at, change) in changes.iter().enumerate() {
+        self.commit_ready(&mut changes.iter().cloned().map(Ready::new).collect::<Vec<_>>(), now_ns)
+    }
+
+    /// The same of changes that are ready, once.
+    ///
+    /// # Errors
+    /// As [`Pipeline::commit`].
+    pub fn commit_ready(&mut self, changes: &mut [Ready], now_ns: u64) -> Result<Committed, Failed> {
+        let mut progress = Progress { done: Vec::with_capacity(changes.len()), ..Progress::default() };
+        for (at, Ready { change, pattern }) in changes.iter_mut().enumerate() {
             let result = match change {
-                Change::FlowMod(flow_mod) => self.flow_mod(flow_mod, now_ns, &mut progress),
+                Change::FlowMod(flow_mod) => {
+                    let pattern = std::mem::replace(pattern, Ok(Pattern::default()));
+                    self.flow_mod(flow_mod, pattern, now_ns, &mut progress)
+                }
                 Change::GroupMod(group_mod) => self.group_mod(group_mod, now_ns, &mut progress),
                 // It is sent when all has been done.
                 Change::PacketOut(packet_out) => self.check_packet_out(packet_out),
@@ -110,13 +145,19 @@ impl Pipeline {
         }
     }
 
-    fn flow_mod(&mut self, request: &FlowMod, now_ns: u64, progress: &mut Progress) -> Result<(), Code> {
+    fn flow_mod(
+        &mut self,
+        request: &FlowMod,
+        pattern: Result<Pattern, Code>,
+        now_ns: u64,
+        progress: &mut Progress,
+    ) -> Result<(), Code> {
         let is_delete = matches!(request.command, FlowModCommand::Delete | FlowModCommand::DeleteStrict);
         let tables = self.tables.len() as u8;
         if request.table_id.0 >= tables && !(is_delete && request.table_id == TableId::ALL) {
             return Err(Code::OFPFMFC_BAD_TABLE_ID);
         }
-        let pattern = Pattern::new(&request.matching)?;
+        let pattern = pattern?;
         if is_delete {
             let asked = (0..tables).map(TableId).filter(|id| [*id, TableId::ALL].contains(&request.table_id));
             asked.for_each(|table| self.delete(request, table, &pattern, progress));

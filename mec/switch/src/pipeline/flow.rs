@@ -89,7 +89,8 @@ impl Flow {
 
     /// All actions of the entry.
     pub fn actions(&self) -> impl Iterator<Item = &Action> {
-        [&self.instructions.apply_actions, &self.instructions.write_actions].into_iter().flatten().flatten()
+        let lists = [&self.instructions.apply_actions, &self.instructions.write_actions];
+        lists.into_iter().flatten().flat_map(|actions| actions.iter())
     }
 
     /// Groups that its actions use.

@@ -30,7 +30,7 @@ use openflow::{FlowRemovedReason, GroupId, PortNo, TableId};
 
 use crate::hold;
 
-pub use change::{Change, Committed, Failed, Removed};
+pub use change::{Change, Committed, Failed, Ready, Removed};
 use flow::{Flow, Group};
 use table::Table;
 

@@ -407,7 +407,7 @@ impl<'p> Translation<'p> {
             self.rules.push(Arc::clone(flow));
             let reason = if flow.is_miss() { PacketInReason::NoMatch } else { PacketInReason::Action };
             let cause = Cause { reason, table: TableId(table), cookie: flow.cookie, depth };
-            for action in flow.instructions.apply_actions.iter().flatten() {
+            for action in flow.instructions.apply_actions.as_deref().unwrap_or_default() {
                 if self.act(packet, action, cause).is_err() {
                     return;
                 }

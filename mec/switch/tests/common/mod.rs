@@ -54,7 +54,7 @@ pub fn set(oxm: Oxm) -> Action {
 }
 
 /// Actions, then another table.
-pub fn then(actions: impl Into<Vec<Action>>, table: u8) -> Instructions {
+pub fn then(actions: impl Into<Actions>, table: u8) -> Instructions {
     Instructions { goto_table: Some(TableId(table)), ..Instructions::apply(actions) }
 }
 

@@ -78,9 +78,9 @@ fn duration() -> Duration {
 
 fn flow_stats() -> FlowStats {
     let instructions = Instructions {
-        apply_actions: Some(vec![Action::PushVlan(0x8100), Action::PopVlan]),
+        apply_actions: Some([Action::PushVlan(0x8100), Action::PopVlan].into()),
         clear_actions: true,
-        write_actions: Some(vec![Action::output(PortNo::CONTROLLER)]),
+        write_actions: Some([Action::output(PortNo::CONTROLLER)].into()),
         write_metadata: Some(Metadata { value: 1, mask: 3 }),
         goto_table: Some(TableId(2)),
         unknown: Vec::new(),

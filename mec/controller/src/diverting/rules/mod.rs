@@ -495,7 +495,7 @@ mod tests {
         let answer = of(&placed, Kind::SgiAnswer)[0].instructions.apply_actions.clone().unwrap();
         let all: Vec<_> = answer
             .iter()
-            .chain(of_asker.instructions.write_actions.as_ref().unwrap())
+            .chain(of_asker.instructions.write_actions.as_deref().unwrap())
             .filter_map(|action| match action {
                 Action::SetField(set) => Some(set.oxm().field()),
                 _ => None,

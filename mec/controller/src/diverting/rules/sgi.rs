@@ -119,7 +119,7 @@ pub(in crate::diverting) fn of_askers<'a>(
         let mut actions = set.map(Action::set).into_iter().collect::<Result<Vec<_>, _>>()?;
         actions.push(Action::output(PortNo::IN_PORT));
         let instructions = Instructions {
-            write_actions: Some(actions),
+            write_actions: Some(actions.into()),
             goto_table: Some(ENCAPSULATION),
             ..Instructions::default()
         };
