@@ -6,8 +6,10 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "helpers of tests are tests")]
 
 mod access;
+mod anchors;
 mod authentication;
 mod captures;
+mod cell;
 mod command_line;
 mod epc;
 mod epc_captures;
@@ -23,6 +25,7 @@ mod mec_go_gtp;
 mod mec_kills;
 mod mec_move;
 mod mec_order;
+mod mec_procedures;
 mod mec_service;
 mod mec_switch;
 #[path = "../../epc/tests/common/mme.rs"]

@@ -12,10 +12,10 @@ use lab::edge;
 use lab::{Lab, Simulator, SimulatorOptions};
 use net::link::Links;
 use net::netns::NetNs;
-use net::process::{Command, holder};
 use net::time::{self, Duration, Instant};
 use serde_json::{Value, json};
 
+use crate::anchors::{Come, edit, kill_at};
 use crate::flow::until;
 use crate::mec_move::{DN_PORT, UE_PORT};
 use crate::proxy::{Phase, Proxy};
@@ -35,19 +35,6 @@ const COMES: Duration = Duration::from_secs(10);
 const TRIES: usize = 2;
 const HOST: &str = edge::SITES[0].host;
 const ORIGIN: &str = "origin";
-
-/// Has the kernel count what comes from anchors: by link-layer source, and by the UE's address. At the data network that is
-/// uplink, and in tunnels at the base station downlink.
-const COME: &str = "table netdev come {
-    set up { type ether_addr . ipv4_addr; size 1024; flags dynamic; counter; }
-    set down { typeof ether saddr . @th,256,32; size 1024; flags dynamic; counter; }
-    chain ingress {
-        type filter hook ingress device INTERFACE priority 0;
-        ip saddr 10.45.0.0/16 update @up { ether saddr . ip saddr counter }
-        udp dport 2152 update @down { ether saddr . @th,256,32 counter }
-    }
-}
-";
 
 /// What is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,6 +107,8 @@ struct Step {
 struct Ue {
     address: Ipv4Addr,
     space: NetNs,
+    /// To which its packets go, uplink and downlink.
+    ports: [u16; 2],
     up: Stream,
     down: Stream,
 }
@@ -173,8 +162,7 @@ impl Outcome {
 struct World {
     ues: BTreeMap<String, Ue>,
     simulator: Option<Simulator>,
-    /// Link-layer addresses of the old anchor and of the new one.
-    macs: [Vec<String>; 2],
+    come: Come,
     proxy: Proxy,
     lab: Lab,
 }
@@ -183,17 +171,9 @@ impl Drop for World {
     fn drop(&mut self) {
         // They outlive the orchestrator.
         for part in ["agent", "anchor"] {
-            self.kill_holder(part);
+            kill_at(self.lab.folder(), HOST, part);
         }
     }
-}
-
-/// Changes the configuration of a part.
-fn edit(lab: &Lab, part: &str, change: impl FnOnce(&mut Value)) {
-    let file = lab.folder().join(format!("{part}.yaml"));
-    let mut configuration: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
-    change(&mut configuration["mec"][part]);
-    std::fs::write(file, configuration.to_string()).unwrap();
 }
 
 fn simulated(more: &[&str]) -> SimulatorOptions {
@@ -231,8 +211,8 @@ impl World {
             lab.kill(part).await.unwrap();
             lab.restart_part(part).unwrap();
         }
-        let mut world = World { ues: BTreeMap::new(), simulator: None, macs: Default::default(), proxy, lab };
-        world.count().await;
+        let come = Come::start(&lab, &[lab.core(), lab.namespace_of("edge-upf")]).await;
+        let mut world = World { ues: BTreeMap::new(), simulator: None, come, proxy, lab };
         world.controller_has_switches().await;
         world.simulator = Some(world.lab.simulate(&simulated(arguments)).unwrap());
         until("the anchor at the edge is started", async || {
@@ -291,7 +271,7 @@ impl World {
                     let server = bind(self.lab.dn(), lab::DN, dn_port).unwrap();
                     let up = Stream::start(&user, &server, (lab::DN, dn_port).into());
                     let down = Stream::start(&server, &user, (address, ue_port).into());
-                    self.ues.insert(imsi, Ue { address, space, up, down });
+                    self.ues.insert(imsi, Ue { address, space, ports: [dn_port, ue_port], up, down });
                 }
                 "gateway_restarted" | "detached" => _ = self.ues.remove(&imsi),
                 _ => {}
@@ -299,19 +279,11 @@ impl World {
         }
     }
 
-    fn kill_holder(&self, part: &str) {
-        let lock = self.lab.folder().join(format!("run-orchestrator/{HOST}-{part}.lock"));
-        if let Ok(Some(id)) = holder(&lock) {
-            let id = nix::unistd::Pid::from_raw(id.cast_signed());
-            let _ = nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGKILL);
-        }
-    }
-
     async fn kill(&mut self, victim: Victim) {
         match victim {
             Victim::Nobody => {}
-            Victim::Agent => self.kill_holder("agent"),
-            Victim::NewAnchor => self.kill_holder("anchor"),
+            Victim::Agent => kill_at(self.lab.folder(), HOST, "agent"),
+            Victim::NewAnchor => kill_at(self.lab.folder(), HOST, "anchor"),
             Victim::Mme => {
                 self.ues.clear();
                 self.simulator.take().unwrap().kill().await.unwrap();
@@ -394,60 +366,17 @@ impl World {
         }
     }
 
-    /// Packets of each address, up and down, that have come from the old anchor and from the new one.
-    async fn counts(&self) -> [BTreeMap<Ipv4Addr, [u64; 2]>; 2] {
-        let mut counts: [BTreeMap<Ipv4Addr, [u64; 2]>; 2] = Default::default();
-        for (way, (space, set)) in [(self.lab.dn(), "up"), (self.lab.ran(), "down")].into_iter().enumerate() {
-            let list =
-                Command::new("nft").args(["-j", "list", "set", "netdev", "come", set]).namespace(space);
-            let said: Value = serde_json::from_slice(&list.output(PATIENCE).await.unwrap().stdout).unwrap();
-            let elements =
-                said["nftables"].as_array().unwrap().iter().filter_map(|one| one["set"]["elem"].as_array());
-            for element in elements.flatten() {
-                let [mac, address] = [0, 1].map(|at| &element["elem"]["val"]["concat"][at]);
-                let address = match address.as_u64() {
-                    Some(number) => Ipv4Addr::from_bits(number as u32),
-                    None => address.as_str().unwrap().parse().unwrap(),
-                };
-                let anchor = self.macs.iter().position(|macs| macs.iter().any(|own| *mac == **own));
-                let Some(anchor) = anchor else { continue };
-                let packets = element["elem"]["counter"]["packets"].as_u64().unwrap();
-                counts[anchor].entry(address).or_default()[way] = packets;
-            }
-        }
-        counts
-    }
-
-    /// Has packets counted.
-    async fn count(&mut self) {
-        for (space, interface) in [(self.lab.dn(), "n6"), (self.lab.ran(), "n2")] {
-            let rules = self.lab.folder().join("come.nft");
-            std::fs::write(&rules, COME.replace("INTERFACE", interface)).unwrap();
-            let counted =
-                Command::new("nft").arg("-f").arg(&rules).namespace(space).output(PATIENCE).await.unwrap();
-            assert!(counted.status.success(), "{}", String::from_utf8_lossy(&counted.stderr));
-        }
-        for (at, space) in [self.lab.core(), self.lab.namespace_of("edge-upf")].into_iter().enumerate() {
-            for interface in ["n2", "n6"] {
-                let list = Command::new("ip").args(["-j", "link", "show", interface]).namespace(space);
-                let said: Value =
-                    serde_json::from_slice(&list.output(PATIENCE).await.unwrap().stdout).unwrap();
-                self.macs[at].push(said[0]["address"].as_str().unwrap().to_owned());
-            }
-        }
-    }
-
     /// The ways of UEs at present.
     async fn ways(&self) -> BTreeMap<&str, Way> {
         let come = || self.ues.values().map(|ue| (ue.up.come(), ue.down.come())).collect::<Vec<_>>();
-        let (counts, first) = (self.counts().await, come());
+        let (counts, first) = (self.come.counts(&self.lab).await, come());
         time::sleep(WINDOW).await;
-        let (last, after) = (come(), self.counts().await);
+        let (last, after) = (come(), self.come.counts(&self.lab).await);
         let mut ways = BTreeMap::new();
         for (at, (imsi, ue)) in self.ues.iter().enumerate() {
             let passed = |anchor: usize| {
-                let count = |counts: &[BTreeMap<Ipv4Addr, [u64; 2]>; 2]| {
-                    counts[anchor].get(&ue.address).copied().unwrap_or_default()
+                let count = |counts: &[BTreeMap<u16, u64>]| {
+                    ue.ports.map(|port| counts[anchor].get(&port).copied().unwrap_or_default())
                 };
                 let (before, after) = (count(&counts), count(&after));
                 (after[0] - before[0], after[1] - before[1])
@@ -642,13 +571,19 @@ const PHASES: [&str; 3] = ["before", "during", "after"];
 /// Fills cells of the table, and writes it down. Cells that are not as they should be are named.
 async fn table(name: &str, cells: impl Fn(usize) -> Vec<Cell>) {
     let mut world = World::start().await;
-    let mut steps = Vec::new();
-    // Neighbours and translations are known after the first one.
+    let (mut steps, mut before) = (Vec::new(), Vec::new());
+    // Neighbours and translations are known after the first one. What only one of them has are calls of a look that came between.
     for round in 0..2 {
         for to in [HOST, ORIGIN] {
             let of_move = world.moved(to).await.unwrap_or_else(|why| panic!("{why}\n{}", world.written()));
-            if round == 1 {
-                steps.extend(of_move);
+            let names = of_move.iter().map(|step| (step.to, step.name.clone(), step.nth));
+            match round {
+                0 => before.extend(names),
+                _ => steps.extend(
+                    of_move
+                        .into_iter()
+                        .filter(|step| before.contains(&(step.to, step.name.clone(), step.nth))),
+                ),
             }
         }
     }

@@ -35,6 +35,8 @@ pub(crate) struct Call {
     pub(crate) began: Instant,
     /// How long it took; nothing while it is under way.
     pub(crate) took: Option<Duration>,
+    /// What the controller says of packets' order.
+    pub(crate) order: Option<Value>,
 }
 
 /// The call that is to be held.
@@ -123,7 +125,7 @@ impl Proxy {
 impl State {
     /// Writes a call down; its place, and the wish to hold it.
     fn begin(&mut self, name: &str) -> (usize, Option<Wanted>) {
-        self.calls.push(Call { name: name.to_owned(), began: time::now(), took: None });
+        self.calls.push(Call { name: name.to_owned(), began: time::now(), took: None, order: None });
         let is_meant = self.wanted.as_mut().is_some_and(|wanted| {
             wanted.nth -= usize::from(wanted.name == name);
             wanted.nth == 0
@@ -163,7 +165,15 @@ async fn forward(state: Arc<Mutex<State>>, mut client: TcpStream, server: Socket
     let mut state = state.lock().unwrap();
     let call = &mut state.calls[at];
     call.took = Some(time::now() - call.began);
+    call.order = order(&answer);
     Some(())
+}
+
+/// The member of this name of an answer.
+fn order(answer: &[u8]) -> Option<Value> {
+    let head = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
+    let content: Value = serde_json::from_slice(&answer[head + 4..]).ok()?;
+    content.get("order").filter(|order| order.is_object()).cloned()
 }
 
 /// Reads a request or an answer: head, and as much content as it says.

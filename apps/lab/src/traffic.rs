@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::ops::Range;
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -42,11 +42,12 @@ pub struct Ends {
 ///
 /// # Errors
 /// The address is in use, or not one of the namespace.
-pub fn bind(space: &NetNs, address: Ipv4Addr, port: u16) -> anyhow::Result<UdpSocket> {
+pub fn bind(space: &NetNs, address: impl Into<IpAddr>, port: u16) -> anyhow::Result<UdpSocket> {
     let options =
         udp::Options { receive_buffer: Some(RECEIVE_BUFFER), stamped: true, ..udp::Options::default() };
-    let bound = space.enter(|| udp::bind_std((address, port).into(), options))?;
-    bound.with_context(|| format!("open UDP port {port} at {address}"))
+    let address = SocketAddr::new(address.into(), port);
+    let bound = space.enter(|| udp::bind_std(address, options))?;
+    bound.with_context(|| format!("open UDP port {address}"))
 }
 
 /// What has become of packets.

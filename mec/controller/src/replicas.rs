@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use openflow::{Action, MacAddr, PortNo};
 use replication::replicator::{
-    Anchor, Copied, Listed, Outgoing, Place, Protocol, Refusal, Replicator, Scheme, Verdict,
+    Anchor, Copied, Datagrams, Listed, Outgoing, Place, Protocol, Refusal, Replicator, Scheme, Verdict,
 };
 use replication::track::Datagram;
 use serde::Deserialize;
@@ -21,12 +21,14 @@ use tokio::sync::watch;
 use crate::capture::Captured;
 use crate::config::{self, Config};
 use crate::diverting::Told;
-use crate::diverting::model::{Diversion, Tunnel};
+use crate::diverting::model::{Diversion, Flow, Tunnel};
 use crate::frame::{self, Station, Tags};
 use crate::switch::{Fabric, Handle};
 
 static UNSENT: Counter = Counter::new("controller_clone_requests_unsent");
 
+/// See [`has_another_prefix`].
+const ANOTHER_PREFIX: &str = "the clone gave it another IPv6 prefix, which no switch can translate";
 /// Ways that are remembered.
 const MAX_WAYS: usize = 1024;
 
@@ -243,16 +245,24 @@ impl Replication {
         let start = net::time::now();
         let Wanted { from, to, agent, ues, scheme } = &wanted;
         let done = self.replicator.replicate(from, to, *agent, ues.as_deref(), *scheme).await?;
-        let mut there = Vec::with_capacity(done.done.len());
+        let (mut there, mut useless) = (Vec::with_capacity(done.done.len()), Vec::new());
         for copied in &done.done {
+            if has_another_prefix(copied) {
+                useless.push(copied.listed.id.clone());
+                continue;
+            }
             there.push(json!({
                 "id": copied.listed.id,
                 "ue": copied.listed.addresses.first(),
                 "diversion": self.diversion(from, to, copied),
             }));
         }
-        let refused: Vec<Value> =
-            done.refused.iter().map(|(ue, why)| json!({"ue": ue, "why": why})).collect();
+        let refused = done.refused.iter().map(|(ue, why)| json!({"ue": ue, "why": why}));
+        let refused = refused.chain(useless.iter().map(|ue| json!({"ue": ue, "why": ANOTHER_PREFIX})));
+        let refused: Vec<Value> = refused.collect();
+        if !useless.is_empty() {
+            self.replicator.remove(from, to, Some(&useless)).await?;
+        }
         let took_ms = (net::time::now() - start).as_secs_f64() * 1e3;
         Ok(json!({"done": there, "refused": refused, "took_ms": took_ms, "octets": done.octets}))
     }
@@ -277,13 +287,20 @@ impl Replication {
         if listed.tunnels.iter().enumerate().any(|(at, tunnel)| at_clone(tunnel.id, at).is_none()) {
             return None;
         }
+        let ue = *listed.addresses.first()?;
+        let order = &self.config.diverting.order;
+        let anybody: IpAddr = if ue.is_ipv4() { order.token.into() } else { order.token_ipv6.into() };
         let tunnels = listed.tunnels.iter().enumerate().map(|(at, tunnel)| Tunnel {
             uplink: tunnel.uplink,
             downlink: tunnel.downlink,
             target_uplink: other(tunnel.uplink, at_clone(tunnel.id, at)),
+            filter: tunnel.carries.and_then(|Datagrams { server, port }| {
+                let server = server.unwrap_or(anybody);
+                let flow = Flow { protocol: packet::protocol::UDP, server, port };
+                (server.is_ipv4() == ue.is_ipv4()).then_some(flow)
+            }),
             ..Tunnel::default()
         });
-        let ue = *listed.addresses.first()?;
         let mut addresses = made.bearers.iter().flat_map(replication::record::addresses_of);
         let target_address =
             addresses.find(|address| address.is_ipv4() == ue.is_ipv4()).filter(|address| *address != ue);
@@ -299,6 +316,13 @@ impl Replication {
             confirmed_by: "replication".to_owned(),
         })
     }
+}
+
+/// Whether the clone gave a user another prefix of IPv6. A switch writes one address in the place of another, but no prefix.
+fn has_another_prefix(copied: &Copied) -> bool {
+    let at_clone: Vec<IpAddr> =
+        copied.made.bearers.iter().flat_map(replication::record::addresses_of).collect();
+    copied.listed.addresses.iter().any(|address| address.is_ipv6() && !at_clone.contains(address))
 }
 
 /// When the first controller of this database started: clones are to believe that it still runs.

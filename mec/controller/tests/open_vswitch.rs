@@ -437,6 +437,8 @@ fn sel_teids_are_rewritten_both_ways_and_other_users_are_left_alone() {
             tokio::select! {
                 _ = edge.gw1.receive() => (!moved).then_some(()),
                 _ = edge.gw2.receive() => moved.then_some(()),
+                // It may lose a packet while its rules change.
+                () = time::sleep(Duration::from_millis(500)) => None,
             }
         };
         let all = packets(&ue(1), "8.8.8.8");

@@ -192,9 +192,8 @@ async fn look_at_host(look: &Look<'_>, host: &Host, answers: bool) {
         return;
     }
     let is_empty = core.state().users_at(&host.name).is_empty();
-    // An agent that has ended has no state of its own: another one goes on.
-    if !is_empty
-        && runs == Some(true)
+    // An agent that has ended has no state of its own: another one goes on, also with ending copies of users that have left.
+    if runs == Some(true)
         && let Err(error) = core.drivers.of(host).start(host).await
     {
         tracing::warn!(host = host.name, %error, "what is beside its anchor cannot be started again");
@@ -455,7 +454,12 @@ async fn follow(look: &Look<'_>, origin: &str, listed: &BTreeMap<String, Listed>
         let mut memory = lock(&core.memory);
         let Memory { not_before, .. } = &mut *memory;
         not_before.retain(|_, until| *until > now);
-        if next.name == *here || !is_ready || not_before.contains_key(&user.key()) {
+        if next.name == *here {
+            // It was moved after its base station, and may hand over again at any time.
+            not_before.remove(&user.key());
+            return None;
+        }
+        if !is_ready || not_before.contains_key(&user.key()) {
             return None;
         }
         not_before.insert(user.key(), now + FOLLOW_AGAIN);

@@ -235,6 +235,11 @@ async fn users_follow_their_base_station() {
     let edge = sim.edge();
     assert_eq!((edge.anchor(2).as_deref(), edge.anchor(3).as_deref()), (Some("gw3"), Some("gw2")));
     assert_eq!(edge.diversions["gw1~10.45.0.3"]["base_station"], "10.0.0.2");
+    // And back at once.
+    sim.change(|edge| edge.users.values_mut().for_each(|user| user.base_station = Some(base_station(1))));
+    net::time::sleep(net::time::Duration::from_millis(400)).await;
+    settled(&sim, &orchestrator, "follows back").await;
+    assert_eq!(sim.edge().anchor(2).as_deref(), Some("gw2"));
 }
 
 /// What is done before, and the move that is killed.

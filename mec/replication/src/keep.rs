@@ -2,7 +2,7 @@
 //!
 //! Each anchor has a space in a database of [`store::records`]. What has changed is written as a whole, in one transaction, some milliseconds
 //! later: so what is kept never contradicts itself, and a kill loses the last changes. Messages that were captured then are as if they had
-//! passed while the controller was away.
+//! passed while the controller was away. Removals of copies are answered when they are written: nobody asks for them again.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -197,7 +197,7 @@ fn read_copies(number: u32, mut octets: &[u8]) -> Result<Vec<KeptCopy>, Misfit> 
 pub async fn keep(replicator: Replicator, records: Records) {
     let mut open: BTreeMap<String, BTreeMap<u64, Write>> = BTreeMap::new();
     loop {
-        time::sleep(EVERY).await;
+        let _ = time::timeout(EVERY, replicator.is_in_a_hurry()).await;
         for (space, writes) in replicator.take_writes() {
             let of_space = open.entry(space).or_default();
             for write in writes {
@@ -213,8 +213,9 @@ pub async fn keep(replicator: Replicator, records: Records) {
                 open.insert(space, writes);
             }
         }
-        if !open.is_empty() {
-            time::sleep(AFTER_FAILURE).await;
+        match open.is_empty() {
+            true => replicator.all_is_written(),
+            false => time::sleep(AFTER_FAILURE).await,
         }
     }
 }

@@ -44,6 +44,18 @@ pub struct Tunnel {
     pub uplink: u32,
     /// TEID at the base station.
     pub downlink: Option<u32>,
+    /// Of a dedicated bearer: which datagrams it carries.
+    #[serde(skip)]
+    pub carries: Option<Datagrams>,
+}
+
+/// Datagrams of UDP, both ways, of which a dedicated bearer carries all: with which server, and with which of its ports. Nothing is any.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Datagrams {
+    /// The server.
+    pub server: Option<IpAddr>,
+    /// Its port.
+    pub port: Option<u16>,
 }
 
 /// Follows an anchor's messages, of either protocol.
@@ -127,10 +139,15 @@ impl Tracker {
             let end = stations.iter().find(|(known, ..)| *known == id).filter(|_| !session.idle);
             end.map(|(_, teid, _)| *teid)
         };
+        let dedicated = match self {
+            Tracker::S11(_) => s11::dedicated(&session.requests),
+            Tracker::N4(_) => Vec::new(),
+        };
         let tunnel = |bearer: &crate::record::Bearer| Tunnel {
             id: bearer.id,
             uplink: bearer.uplink,
             downlink: downlink(bearer.id),
+            carries: dedicated.iter().find(|(id, _)| *id == bearer.id).map(|(_, datagrams)| *datagrams),
         };
         Some(Listed {
             number: number + 1,

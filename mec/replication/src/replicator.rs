@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::HashMap;
@@ -32,7 +32,7 @@ use crate::intercept::{Asks, Interception, Wait, answer_clone};
 pub use crate::intercept::{Place, Verdict};
 use crate::keep::{self, KeepError, Kept, KeptCopy};
 use crate::n4::usage::{self, Ledger, UNCHARGED};
-pub use crate::original::{Listed, Tunnel};
+pub use crate::original::{Datagrams, Listed, Tunnel};
 use crate::original::{Original, Tracker, find, of_tracker};
 use crate::replica::{Copy, Replica};
 use crate::track::{self, Datagram, Effect, OURS};
@@ -45,6 +45,8 @@ static UNASKED: Counter = Counter::new("replication_answers_unasked");
 
 /// How long copies may take.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long an answer waits for the database.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
 /// Requests of clones that are remembered: their answers are waited for, or they may be repeated.
 const MAX_ASKED: usize = 16_384;
 
@@ -270,6 +272,12 @@ struct Inner {
     started: u32,
     /// Somebody takes changes, to keep them.
     is_kept: AtomicBool,
+    /// How often changes were taken.
+    taken: AtomicU64,
+    /// Up to which time of taking they are written.
+    written: watch::Sender<u64>,
+    /// Somebody waits until changes are written.
+    hurry: Notify,
     intercepted: watch::Sender<BTreeSet<IpAddr>>,
 }
 
@@ -298,6 +306,9 @@ impl Replicator {
                 changed: Notify::new(),
                 started,
                 is_kept: AtomicBool::new(false),
+                taken: AtomicU64::new(0),
+                written: watch::Sender::default(),
+                hurry: Notify::new(),
                 intercepted: watch::Sender::default(),
             }),
         }
@@ -658,8 +669,30 @@ impl Replicator {
         Ok(())
     }
 
+    /// Somebody waits until changes are written.
+    pub(crate) async fn is_in_a_hurry(&self) {
+        self.inner.hurry.notified().await;
+    }
+
+    /// All that was taken is written.
+    pub(crate) fn all_is_written(&self) {
+        self.inner.written.send_replace(self.inner.taken.load(Ordering::SeqCst));
+    }
+
+    /// Waits until what has changed so far is written, if somebody keeps it.
+    async fn until_written(&self) {
+        if !self.inner.is_kept.load(Ordering::Relaxed) {
+            return;
+        }
+        let next = self.inner.taken.load(Ordering::SeqCst) + 1;
+        let mut written = self.inner.written.subscribe();
+        self.inner.hurry.notify_one();
+        let _ = time::timeout(WRITTEN_WITHIN, written.wait_for(|written| *written >= next)).await;
+    }
+
     /// What has changed since the last time, by space: each to be written as a whole.
     pub(crate) fn take_writes(&self) -> Vec<(String, Vec<Write>)> {
+        self.inner.taken.fetch_add(1, Ordering::SeqCst);
         let mut state = self.state();
         let State { originals, replicas, changed_copies, .. } = &mut *state;
         let mut all = Vec::new();
@@ -744,6 +777,8 @@ impl Replicator {
             there
         };
         let _ = time::timeout(PATIENCE, self.settled(&key, &numbers)).await;
+        // Else the next life would take up what nobody wants.
+        self.until_written().await;
         let mut state = self.state();
         if let Some(replica) = state.replicas.get(&key)
             && replica.copies.is_empty()

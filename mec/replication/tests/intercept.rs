@@ -579,6 +579,33 @@ async fn a_restart_keeps_what_was_charged_before_the_copy() {
     assert_eq!(world.charged.octets, BTreeMap::from([(1, 1300)]));
 }
 
+/// A copy whose removal was answered is not there in the next life, however soon that begins.
+#[tokio::test]
+async fn a_removal_is_kept_when_it_is_answered() {
+    let mut world = World::start(17).await;
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", directory.path().join("records").display());
+    let records = store::records::Records::open(&url).await.unwrap();
+    world.replicator.restore(&records).await.unwrap();
+    let keeping = tokio::spawn(replication::keep::keep(world.replicator.clone(), records));
+    world.attach().await;
+    world.copy().await;
+    // The copy is written.
+    time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(world.replicator.remove("upf", "edge", Some(&[UE.to_string()])).await.unwrap(), 1);
+    keeping.abort();
+    let _ = keeping.await;
+    let anchors = ["upf", "edge"]
+        .map(str::to_owned)
+        .into_iter()
+        .zip([world.original.own, world.clone.lock().unwrap().own]);
+    let anchors =
+        anchors.map(|(name, own)| Anchor { name, control: own.into(), keeps_addresses: false }).collect();
+    let next = Replicator::new(Config::default(), anchors, 5, Box::new(|_| ()));
+    next.restore(&store::records::Records::open(&url).await.unwrap()).await.unwrap();
+    assert!(next.replicas().iter().all(|replica| replica.3 == 0), "{:?}", next.replicas());
+}
+
 /// The session ends while the user is at the clone: one answer says what both have carried, however often.
 #[tokio::test]
 async fn the_end_says_what_both_have_carried() {

@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 
 use gtpv2c::codec::Octets;
 use gtpv2c::message::*;
+use gtpv2c::tft::{Component, PacketFilter};
 use gtpv2c::value::*;
 use gtpv2c::{
-    BearerCreated, BearerInCreateRequest, BearerInCreateResponse, BearerModified, BearerToBeCreated,
-    BearerToBeModified,
+    BearerCreated, BearerInCreateRequest, BearerInCreateResponse, BearerInUpdateRequest, BearerModified,
+    BearerToBeCreated, BearerToBeModified,
 };
 use proptest::prelude::*;
 use replication::clone::{Clone, Event, Limits, Made, Script, Why};
+use replication::replicator::Datagrams;
 use replication::s11::Tracker;
 use replication::s11::clone::S11;
 use replication::session::Session;
@@ -664,6 +666,69 @@ fn a_copy_follows_bearers_of_the_network() {
     let delete = DeleteBearerRequest { ebis: vec![Ebi(7)], ..Default::default() };
     clone.handle_datagram(world.now, &encode(delete, 0xa000_0001, 903));
     assert!(matches!(clone.poll_event(), Some(Event::Request { sequence: 903, .. })));
+}
+
+/// A command after which the anchor updates bearers: the clone's request for that is answered, as the MME has accepted the original's. What the
+/// clone updates by itself is the MME's matter. So commands in a row are done in their order.
+#[test]
+fn updates_after_commands_are_answered() {
+    let mut world = World::new();
+    world.attach(1);
+    let mut to = Anchor::new(1, 5000);
+    let mut clone = Clone::new(side(1), Limits::default(), 9);
+    clone.make(world.now, 0, world.script(0));
+    drive(&mut clone, &mut to, world.now);
+    let command = |kbps: u32| {
+        let apn_ambr = Ambr { uplink_kbps: kbps, downlink_kbps: kbps };
+        encode(ModifyBearerCommand { apn_ambr, ..Default::default() }, 0, 0)
+    };
+    let update = |sequence: u32| {
+        let bearers = vec![BearerInUpdateRequest { ebi: Ebi(5), ..Default::default() }];
+        encode(UpdateBearerRequest { bearers, ..Default::default() }, 0xa000_0001, sequence)
+    };
+    for kbps in [1000, 2000] {
+        clone.later(world.now, 0, command(kbps));
+    }
+    for kbps in [1000, 2000] {
+        let (header, sent) = Message::decode(&clone.poll_transmit().unwrap()).unwrap();
+        assert!(matches!(sent, Message::ModifyBearerCommand(sent) if sent.apn_ambr.uplink_kbps == kbps));
+        assert_eq!(clone.poll_transmit(), None, "one after the other");
+        clone.handle_datagram(world.now, &update(header.sequence));
+        let (answered, given) = Message::decode(&clone.poll_transmit().unwrap()).unwrap();
+        let Message::UpdateBearerResponse(given) = given else { panic!("{given:?}") };
+        assert_eq!((answered.sequence, given.bearers[0].ebi), (header.sequence, Ebi(5)));
+        assert!(given.cause.is_accepted() && given.bearers[0].cause.is_accepted());
+    }
+    assert_eq!(clone.poll_event(), None, "the MME is not asked");
+    clone.handle_datagram(world.now, &update(903));
+    assert!(matches!(clone.poll_event(), Some(Event::Request { sequence: 903, .. })));
+}
+
+/// A dedicated bearer is known with the datagrams that it carries, by the first filter that has no condition of the user's side.
+#[test]
+fn what_a_dedicated_bearer_carries_is_known() {
+    let filter = |id: u8, components: Vec<Component>| PacketFilter {
+        id,
+        direction: tft::Direction::Bidirectional,
+        precedence: id,
+        components,
+    };
+    let filters = [
+        filter(1, vec![Component::Protocol(17), Component::LocalPort(9)]),
+        filter(2, vec![Component::Protocol(6), Component::RemotePort(80)]),
+        filter(3, vec![Component::Protocol(17), Component::RemotePorts(5000, 5009)]),
+    ];
+    let of = |count: usize| {
+        let operation = tft::Operation::Create(filters[..count].to_vec());
+        let tft = tft::Tft { operation, parameters: Vec::new() }.encode().unwrap();
+        let asked = vec![BearerInCreateRequest { tft, ..Default::default() }];
+        let created = vec![BearerInCreateResponse { ebi: Ebi(6), cause: accepted(), ..Default::default() }];
+        let request = CreateBearerRequest { bearers: asked, ..Default::default() };
+        let answer = CreateBearerResponse { cause: accepted(), bearers: created, ..Default::default() };
+        replication::s11::dedicated(&[encode(request, 1, 1), encode(answer, 2, 1)])
+    };
+    assert_eq!(of(2), vec![]);
+    assert_eq!(of(3), vec![(6, Datagrams { server: None, port: Some(5000) })]);
 }
 
 /// A request that was not captured: the record says that it is not all. One that is captured behind its answer counts.

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use gtpv2c::ie;
 use gtpv2c::message::*;
-use gtpv2c::{BearerResultWithOptions, Cause, CauseValue, Ebi, Recovery};
+use gtpv2c::{BearerInUpdateRequest, BearerResultWithOptions, Cause, CauseValue, Ebi, Recovery};
 
 use super::relocation;
 use super::{enter_created, read, values};
@@ -53,6 +53,8 @@ pub struct Expected {
     unanswered: Option<CreateBearerRequest>,
     /// Bearers that the anchor is to ask to delete.
     deleted: Vec<u8>,
+    /// How often the anchor is to ask to update bearers: the MME has accepted that before.
+    updates: usize,
     /// Its P-GW is apart.
     relocation: Option<Relocation>,
 }
@@ -102,7 +104,13 @@ impl Side for S11 {
                 if let Some(Message::CreateBearerRequest(request)) = next {
                     user.script.pop_front();
                     expect(user, request);
+                } else {
+                    user.state.updates += 1;
                 }
+                Prepared::Send(octets)
+            }
+            Message::ModifyBearerCommand(_) => {
+                user.state.updates += 1;
                 Prepared::Send(octets)
             }
             Message::CreateSessionRequest(_) => {
@@ -185,8 +193,11 @@ impl Side for S11 {
                 }
                 answer.cause
             }
-            Message::BearerResourceFailureIndication(answer) => answer.cause,
-            Message::ModifyBearerFailureIndication(answer) => answer.cause,
+            Message::BearerResourceFailureIndication(BearerResourceFailureIndication { cause, .. })
+            | Message::ModifyBearerFailureIndication(ModifyBearerFailureIndication { cause, .. }) => {
+                user.state.updates = user.state.updates.saturating_sub(1);
+                *cause
+            }
             // It has no such bearer, or keeps it: its session goes on.
             Message::DeleteBearerFailureIndication(_) => return Answered::Accepted,
             _ => return Answered::Accepted,
@@ -203,6 +214,7 @@ impl Side for S11 {
         let request = match read(request)?.1 {
             Message::CreateBearerRequest(request) => request,
             Message::DeleteBearerRequest(request) => return deleted(user, &request),
+            Message::UpdateBearerRequest(request) => return updated(user, &request),
             _ => return None,
         };
         let at = user.state.bearers.iter().position(|(expected, _)| is_same(expected, &request))?;
@@ -308,6 +320,19 @@ fn deleted(user: &mut User<Expected>, request: &DeleteBearerRequest) -> Option<V
     let bearers =
         ids.iter().map(|id| BearerResultWithOptions { ebi: Ebi(*id), cause, ..Default::default() }).collect();
     Some(encoded(DeleteBearerResponse { cause, bearers, ..Default::default() }))
+}
+
+/// The MME's answer to a request to update bearers, if a command has led to it.
+fn updated(user: &mut User<Expected>, request: &UpdateBearerRequest) -> Option<Vec<u8>> {
+    user.state.updates = user.state.updates.checked_sub(1)?;
+    let cause = Cause::from(CauseValue::ACCEPTED);
+    let result = |bearer: &BearerInUpdateRequest| BearerResultWithOptions {
+        ebi: bearer.ebi,
+        cause,
+        ..Default::default()
+    };
+    let bearers = request.bearers.iter().map(result).collect();
+    Some(encoded(UpdateBearerResponse { cause, bearers, ..Default::default() }))
 }
 
 /// Takes the MME's answer from the script: it is that to a request that the anchor is to send.

@@ -9,17 +9,21 @@ pub mod track;
 
 use gtpv2c::codec::{Ies, Value as _};
 use gtpv2c::message::CreateSessionResponse;
+use gtpv2c::tft::{Component, Direction, Operation, PacketFilter, Tft};
 use gtpv2c::{Ebi, FTeid, Header, Message, MessageType, OffendingIe, Paa, ie};
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use types::Imsi;
 
+use crate::original::Datagrams;
 use crate::record::{Bearer, prefix};
 
 pub use track::Tracker;
 
 /// Octets of a header with TEID (TS 29.274 §5.1).
 const HEADER: usize = 12;
+/// IP protocol.
+const UDP: u8 = 17;
 
 /// The number by which records have an IMSI: its octets as in messages, filled up with ones.
 pub fn subject(imsi: &Imsi) -> u64 {
@@ -94,6 +98,45 @@ fn enter_created(answer: &CreateSessionResponse, known: Option<Paa>, bearers: &m
         bearers.retain(|known| known.id != id);
         bearers.push(Bearer { id, uplink, ipv4, ipv6 });
     }
+}
+
+/// Dedicated bearers that carry datagrams of UDP, and which.
+pub fn dedicated(requests: &[Vec<u8>]) -> Vec<(u8, Datagrams)> {
+    let mut found = Vec::new();
+    let mut asked = None;
+    for (_, message) in requests.iter().filter_map(|request| read(request)) {
+        match (message, asked.take()) {
+            (Message::CreateBearerRequest(request), _) => asked = Some(request),
+            (Message::CreateBearerResponse(answer), Some(request)) => {
+                for (bearer, created) in request.bearers.iter().zip(&answer.bearers) {
+                    found.extend(datagrams(&bearer.tft.0).map(|datagrams| (created.ebi.0, datagrams)));
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Of a template the first filter by which datagrams pass both ways, whatever the user's port is.
+fn datagrams(tft: &[u8]) -> Option<Datagrams> {
+    let Operation::Create(filters) = Tft::decode(tft).ok()?.operation else { return None };
+    let of = |filter: &PacketFilter| {
+        let mut datagrams = Datagrams::default();
+        for component in &filter.components {
+            match *component {
+                Component::Protocol(UDP) => {}
+                Component::Ipv4Remote { address, .. } => datagrams.server = Some(address.into()),
+                Component::Ipv6RemoteMask { address, .. } | Component::Ipv6Remote { address, .. } => {
+                    datagrams.server = Some(address.into());
+                }
+                Component::RemotePort(port) | Component::RemotePorts(port, _) => datagrams.port = Some(port),
+                _ => return None,
+            }
+        }
+        Some(datagrams)
+    };
+    filters.iter().filter(|filter| filter.direction == Direction::Bidirectional).find_map(of)
 }
 
 /// A UE's tunnels at its base station: bearer, TEID, address.
