@@ -30,6 +30,8 @@ const AT_ONCE: usize = 10_000;
 /// Rules of old ways stay so long, which nobody waits for; behind the second time the next move finds the switches as this one did.
 const OLD_WAYS_MS: u64 = 100;
 const OLD_WAYS: Duration = Duration::from_millis(250);
+/// Most UEs of a gateway.
+const MOST_UES: u32 = 120_000;
 /// Addresses for more UEs than a lab has otherwise: of the gateway, of the SMF, and of their UPF, at each anchor.
 type Pools = [(&'static str, &'static str, &'static str); 3];
 const POOLS: [Pools; 2] = [
@@ -81,7 +83,7 @@ pub(super) struct Carried {
 impl Edge {
     /// Starts it.
     pub(super) async fn start(capture: Capture) -> anyhow::Result<Edge> {
-        let edit = Box::new(|configuration: &mut Value| give_pools(configuration, POOLS[0]));
+        let edit = Box::new(|configuration: &mut Value| give_room(configuration, POOLS[0]));
         let options = lab::Options { log: "warn".to_owned(), edit, ..lab::Options::new(1)? };
         let mut lab = Moves::network(options, 1).await?;
         Moves::control_with(&mut lab, |controller| {
@@ -95,7 +97,7 @@ impl Edge {
         .await?;
         let file = lab.folder().join(format!("{}.yaml", edge::SITES[0].anchor));
         let mut clone: Value = serde_json::from_str(&std::fs::read_to_string(&file)?)?;
-        give_pools(&mut clone, POOLS[1]);
+        give_room(&mut clone, POOLS[1]);
         std::fs::write(&file, clone.to_string())?;
         let mme =
             lab.ran().enter(|| Mme::new(edge::MME, lab::RAN_N2, lab::CORE_N2, Box::new(|_, _| ())))??;
@@ -237,7 +239,10 @@ impl Edge {
     }
 }
 
-fn give_pools(configuration: &mut Value, pools: Pools) {
+/// Room for all UEs that are moved at once.
+fn give_room(configuration: &mut Value, pools: Pools) {
+    configuration["spgw"]["limits"] = json!({"sessions": MOST_UES});
+    configuration["upf"]["max_tunnels"] = json!(2 * MOST_UES);
     for (section, names, pool) in pools {
         configuration[section][names][0]["ue_pool"]["ipv4"] = json!(pool);
     }

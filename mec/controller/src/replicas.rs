@@ -247,7 +247,9 @@ impl Replication {
         let done = self.replicator.replicate(from, to, *agent, ues.as_deref(), *scheme).await?;
         let (mut there, mut useless) = (Vec::with_capacity(done.done.len()), Vec::new());
         for copied in &done.done {
-            if has_another_prefix(copied) {
+            let at_clone: Vec<IpAddr> =
+                copied.made.bearers.iter().flat_map(replication::record::addresses_of).collect();
+            if has_another_prefix(&copied.listed.addresses, &at_clone) {
                 useless.push(copied.listed.id.clone());
                 continue;
             }
@@ -318,11 +320,11 @@ impl Replication {
     }
 }
 
-/// Whether the clone gave a user another prefix of IPv6. A switch writes one address in the place of another, but no prefix.
-fn has_another_prefix(copied: &Copied) -> bool {
-    let at_clone: Vec<IpAddr> =
-        copied.made.bearers.iter().flat_map(replication::record::addresses_of).collect();
-    copied.listed.addresses.iter().any(|address| address.is_ipv6() && !at_clone.contains(address))
+/// Whether the clone gave a user another prefix of IPv6, or none. A switch writes one address in the place of another, but no prefix. On N4
+/// clones give no addresses: they get them.
+fn has_another_prefix(own: &[IpAddr], at_clone: &[IpAddr]) -> bool {
+    let is_lost = |address: &IpAddr| address.is_ipv6() && !at_clone.contains(address);
+    !at_clone.is_empty() && own.iter().any(is_lost)
 }
 
 /// When the first controller of this database started: clones are to believe that it still runs.
@@ -362,5 +364,26 @@ fn send(ways: &Ways, handle: &Handle, message: &Outgoing) {
     if sent.is_none() {
         // Who waits for it asks again.
         UNSENT.inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_prefix_is_noticed() {
+        let of =
+            |text: &str| text.split_whitespace().map(|one| one.parse().unwrap()).collect::<Vec<IpAddr>>();
+        for (own, at_clone, expected) in [
+            ("10.45.0.1", "10.46.0.1", false),
+            ("fd00:45:0:1::", "fd00:45:0:1::", false),
+            ("fd00:45:0:1::", "fd00:46:0:1::", true),
+            ("10.45.0.1 fd00:45:0:1::", "10.46.0.1", true),
+            // N4: the clone has been told the user's addresses.
+            ("10.45.0.1 fd00:45:0:1::", "", false),
+        ] {
+            assert_eq!(has_another_prefix(&of(own), &of(at_clone)), expected, "{own}: {at_clone}");
+        }
     }
 }

@@ -238,6 +238,9 @@ fn read_diversions(body: &[u8]) -> Result<Arc<[Diversion]>, Box<Response>> {
     Ok(diversions.into())
 }
 
+/// Where a request is prepared.
+const PREPARE: &str = "/v1/diversions/prepare";
+
 /// The content of a request that is prepared, and what was read of it as long as it is.
 type Content = (Vec<u8>, Weak<[Diversion]>);
 
@@ -252,9 +255,9 @@ impl Known {
         all.push_back((content.to_vec(), Arc::downgrade(diversions)));
     }
 
-    /// What was read of the same request, if it diverts what is prepared: it need not be read again.
+    /// What was read of the same content, if it is prepared: it need not be read again.
     fn find(&self, request: &Request) -> Option<Arc<[Diversion]>> {
-        if (request.method.as_str(), request.path.as_str()) != ("POST", "/v1/diversions") {
+        if request.method != "POST" || !["/v1/diversions", PREPARE].contains(&request.path.as_str()) {
             return None;
         }
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -278,6 +281,7 @@ impl Api {
     /// Answers a request.
     pub(crate) async fn answer(&self, request: Request) -> Response {
         let read = match self.known.find(&request) {
+            Some(diversions) if request.path == PREPARE => Ok(Call::Prepare(diversions)),
             Some(diversions) => order(&query(&request)).map(|order| Call::Divert(diversions, order)),
             None => read(&request),
         };
@@ -502,6 +506,7 @@ fn not_replicated(refusal: &replication::replicator::Refusal) -> Response {
             (409, "not yet")
         }
         Refusal::NoAgent { .. } => (502, "no agent"),
+        Refusal::NotWritten => (503, "not written"),
     };
     Response::problem(status, title, refusal)
 }

@@ -1005,9 +1005,11 @@ async fn a_shared_rule_is_not_retargeted() {
         json!({"ue": format!("2001:db8:0:7::{number}"), "tunnels": [{"uplink": number}], "from": "gw1", "to": to,
             "base_station": "enb1", "confirmed_by": "test"})
     };
-    for number in [1, 2] {
-        assert_eq!(call(&controller, "POST", "/v1/diversions", tunnel(number, "gw2")).await.0, 200);
-    }
+    assert_eq!(call(&controller, "POST", "/v1/diversions", tunnel(1, "gw2")).await.0, 200);
+    // Prepared while it was the only one: the second one leaves the rule as it is, and needs it from then on.
+    let (status, ready) = call(&controller, "POST", "/v1/diversions/prepare", tunnel(1, "gw3")).await;
+    assert_eq!((status, &ready["prepared"]), (200, &json!(1)), "{ready}");
+    assert_eq!(call(&controller, "POST", "/v1/diversions", tunnel(2, "gw2")).await.0, 200);
     let shape = n6.tables.lock().unwrap().shape(App::Diverting);
     let (status, problem) = call(&controller, "POST", "/v1/diversions", tunnel(1, "gw3")).await;
     assert!(
@@ -1519,6 +1521,9 @@ async fn a_prepared_move_keeps_order_too() {
     let body = user_with(1, 1);
     let (status, ready) = call(&edge.controller, "POST", "/v1/diversions/prepare", body.clone()).await;
     assert_eq!((status, &ready["prepared"]), (200, &json!(1)), "{ready}");
+    let staged = |switch: &Switch| switch.tables.lock().unwrap().bundles.len();
+    assert!(staged(&edge.access) > 0 && staged(&edge.n6) > 0);
     let done = edge.divert(body).await;
     assert_eq!((&done["order"]["kept"], &done["order"]["moves"]), (&json!(true), &json!(1)), "{done}");
+    assert_eq!((staged(&edge.access), staged(&edge.n6)), (0, 0), "they were committed");
 }

@@ -28,6 +28,7 @@ mod moved;
 pub mod n4;
 mod original;
 pub mod record;
+mod refusal;
 mod replica;
 pub mod replicator;
 pub mod s11;

@@ -34,6 +34,7 @@ use crate::keep::{self, KeepError, Kept, KeptCopy};
 use crate::n4::usage::{self, Ledger, UNCHARGED};
 pub use crate::original::{Datagrams, Listed, Tunnel};
 use crate::original::{Original, Tracker, find, of_tracker};
+pub use crate::refusal::Refusal;
 use crate::replica::{Copy, Replica};
 use crate::track::{self, Datagram, Effect, OURS};
 use crate::{n4, s11};
@@ -130,44 +131,6 @@ pub struct Replicated {
     pub refused: Vec<(String, String)>,
     /// Octets to the agent and back.
     pub octets: u64,
-}
-
-/// Why a request cannot be done.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// No messages of this anchor were captured.
-    #[error("no session of the anchor `{0}` is known: is its control plane behind a switch that captures?")]
-    NoSessions(String),
-    /// No such anchor.
-    #[error("there is no anchor `{0}`")]
-    Unknown(String),
-    /// It has another agent.
-    #[error("copies at `{to}` are made by the agent at {agent}; end them first (POST /v1/replicas/remove)")]
-    OtherAgent {
-        /// The target.
-        to: String,
-        /// Its agent.
-        agent: SocketAddr,
-    },
-    /// The agent makes copies of another anchor's sessions.
-    #[error("the agent at {agent} serves the replica from {replica}: start another one")]
-    AgentInUse {
-        /// The agent.
-        agent: SocketAddr,
-        /// What it serves.
-        replica: String,
-    },
-    /// The agent is not reached.
-    #[error("the agent at {agent} cannot be reached: {why}")]
-    NoAgent {
-        /// The agent.
-        agent: SocketAddr,
-        /// Why.
-        why: String,
-    },
-    /// Messages are not kept as they were.
-    #[error("naïve replication needs `keep_raw`, or the anchor's sessions began before")]
-    NoRaw,
 }
 
 /// A request of a clone, for its answer.
@@ -680,14 +643,15 @@ impl Replicator {
     }
 
     /// Waits until what has changed so far is written, if somebody keeps it.
-    async fn until_written(&self) {
+    async fn until_written(&self) -> Result<(), Refusal> {
         if !self.inner.is_kept.load(Ordering::Relaxed) {
-            return;
+            return Ok(());
         }
         let next = self.inner.taken.load(Ordering::SeqCst) + 1;
         let mut written = self.inner.written.subscribe();
         self.inner.hurry.notify_one();
-        let _ = time::timeout(WRITTEN_WITHIN, written.wait_for(|written| *written >= next)).await;
+        let is_written = time::timeout(WRITTEN_WITHIN, written.wait_for(|written| *written >= next)).await;
+        if matches!(is_written, Ok(Ok(_))) { Ok(()) } else { Err(Refusal::NotWritten) }
     }
 
     /// What has changed since the last time, by space: each to be written as a whole.
@@ -778,7 +742,7 @@ impl Replicator {
         };
         let _ = time::timeout(PATIENCE, self.settled(&key, &numbers)).await;
         // Else the next life would take up what nobody wants.
-        self.until_written().await;
+        self.until_written().await?;
         let mut state = self.state();
         if let Some(replica) = state.replicas.get(&key)
             && replica.copies.is_empty()

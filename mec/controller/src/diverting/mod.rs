@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::application::Context;
 use crate::config::{Anchor, BaseStation, Config, Place as Situation};
-use crate::rule::Rule;
+use crate::rule::{Rule, RuleKey};
 use crate::switch::{Event, Handle, Outcome, Step, SwitchView};
 
 mod askers;
@@ -248,13 +248,6 @@ struct Checked {
     unchanged: Vec<String>,
 }
 
-impl Checked {
-    /// Ids of all that the request names.
-    fn ids(&self) -> impl Iterator<Item = &str> {
-        self.ids.iter().chain(&self.unchanged).map(String::as_str)
-    }
-}
-
 /// A change of diversions, as switches and file are told it.
 #[derive(Debug)]
 struct Planned {
@@ -273,6 +266,25 @@ struct Planned {
 impl Planned {
     fn made(&self) -> impl Iterator<Item = &Placed> {
         self.made.values().flatten()
+    }
+
+    /// What it gives rules, or takes them from.
+    fn ids(&self) -> impl Iterator<Item = &String> {
+        self.made.keys().chain(&self.gone)
+    }
+
+    /// Rules that it changes, with their switches.
+    fn changes(&self) -> impl Iterator<Item = (u64, &RuleKey)> {
+        let in_steps = self.steps.iter().flat_map(|step| {
+            let keys = step.set.iter().map(|rule| &rule.key).chain(&step.remove);
+            keys.map(|key| (step.datapath_id, key))
+        });
+        in_steps.chain(self.left.iter().map(|placed| (placed.datapath_id, &placed.rule.key)))
+    }
+
+    /// These, and those that it needs as they are.
+    fn keys(&self) -> impl Iterator<Item = (u64, &RuleKey)> {
+        self.changes().chain(self.made().map(|placed| (placed.datapath_id, &placed.rule.key)))
     }
 }
 
@@ -942,11 +954,12 @@ impl Application {
 
     /// Enters the change that is effective, if one is.
     fn take(&mut self) {
-        let Some((Planned { made, gone, steps, left, .. }, before)) = self.effective.take() else { return };
+        let Some((planned, before)) = self.effective.take() else { return };
+        self.prepared.changed(&planned);
+        let Planned { made, gone, steps, left, .. } = planned;
         self.handle.enter_staged(&steps);
         self.announce(made.keys().filter_map(|id| self.diversions.get(id)), false);
         self.announce(before.iter().filter(|old| !self.diversions.contains_key(&old.id())), true);
-        self.prepared.changed(&gone.iter().chain(made.keys()).map(String::as_str).collect(), &steps, &left);
         let old: Vec<String> = gone.iter().chain(made.keys()).cloned().collect();
         for placed in old.iter().filter_map(|id| self.made.remove(id)).flatten() {
             self.rules.leave(&placed);

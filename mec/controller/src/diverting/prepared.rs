@@ -7,13 +7,12 @@
 //! Invariants: nothing of a prepared request is in a flow table, in the file, or among what is wanted; there are at most [`MOST`], with at most
 //! [`MOST_RULES`] changes of rules in [`MOST_BUNDLES`] bundles, which switches keep; what another request or an event changes of what it was made from ends it.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use foldhash::{HashMap, HashSet};
 
 use super::model::{Diversion, Refusal};
-use super::rules::Placed;
 use super::{Application, Checked, Planned, Ready};
 use crate::rule::RuleKey;
 use crate::switch::Step;
@@ -26,6 +25,19 @@ const MOST_RULES: usize = 40_000;
 /// Most bundles of all of them, likewise: our switch has 16 of a connection.
 const MOST_BUNDLES: usize = 12;
 
+/// Rules by switches.
+type Keys = HashMap<u64, HashSet<RuleKey>>;
+
+fn collect<'a>(keys: impl Iterator<Item = (u64, &'a RuleKey)>) -> Keys {
+    let mut all = Keys::default();
+    keys.for_each(|(datapath_id, key)| _ = all.entry(datapath_id).or_default().insert(key.clone()));
+    all
+}
+
+fn has(all: &Keys, (datapath_id, key): (u64, &RuleKey)) -> bool {
+    all.get(&datapath_id).is_some_and(|keys| keys.contains(key))
+}
+
 /// Requests with what is made for them.
 #[derive(Debug, Default)]
 pub(super) struct AllPrepared(VecDeque<Prepared>);
@@ -37,26 +49,34 @@ pub(super) struct Prepared {
     pub(super) requested: Arc<[Diversion]>,
     pub(super) checked: Checked,
     pub(super) planned: Planned,
-    /// Rules that it has, or goes without.
-    touched: HashMap<u64, HashSet<RuleKey>>,
+    ready: Ready,
+    /// Rules that it changes.
+    changes: Keys,
+    /// These, and those that it needs as they are.
+    keys: Keys,
 }
 
 impl Prepared {
-    pub(super) fn new(requested: Arc<[Diversion]>, checked: Checked, planned: Planned) -> Prepared {
-        let mut touched: HashMap<u64, HashSet<RuleKey>> = HashMap::default();
-        for step in &planned.steps {
-            touched.entry(step.datapath_id).or_default().extend(step.remove.iter().cloned());
-        }
-        for Placed { datapath_id, rule, .. } in planned.made().chain(&planned.left) {
-            touched.entry(*datapath_id).or_default().insert(rule.key.clone());
-        }
-        Prepared { requested, checked, planned, touched }
+    pub(super) fn new(
+        requested: Arc<[Diversion]>,
+        checked: Checked,
+        planned: Planned,
+        ready: Ready,
+    ) -> Prepared {
+        let (changes, keys) = (collect(planned.changes()), collect(planned.keys()));
+        Prepared { requested, checked, planned, ready, changes, keys }
     }
 }
 
 impl Application {
     /// Does what can be done before the request is made.
     pub(super) async fn prepare(&mut self, requested: Arc<[Diversion]>) -> Result<Ready, Refusal> {
+        // It may be asked for again, as an answer may be lost.
+        if let Some(same) = self.prepared.take(&requested).filter(|same| self.is_possible(&same.checked)) {
+            let ready = same.ready.clone();
+            self.prepared.push(same);
+            return Ok(ready);
+        }
         let (checked, made) = self.check(&requested)?;
         if checked.new.is_empty() {
             return Ok(Ready::default());
@@ -69,7 +89,7 @@ impl Application {
         let switches = self.handle.stage(&mut planned.steps).await;
         let rules = planned.rules_set + planned.rules_removed;
         let ready = Ready { prepared: checked.new.len(), rules, switches };
-        self.prepared.push(Prepared::new(requested, checked, planned));
+        self.prepared.push(Prepared::new(requested, checked, planned, ready.clone()));
         Ok(ready)
     }
 
@@ -119,23 +139,17 @@ impl AllPrepared {
         self.0.clear();
     }
 
-    /// Ends those that a change concerns: with these diversions, and these rules.
-    pub(super) fn changed(&mut self, ids: &BTreeSet<&str>, steps: &[Step], left: &[Placed]) {
+    /// Ends those that a change concerns: about the same, or one changes a rule that the other one needs.
+    pub(super) fn changed(&mut self, planned: &Planned) {
+        if self.0.is_empty() {
+            return;
+        }
+        let ids: HashSet<&String> = planned.ids().collect();
         self.0.retain(|prepared| {
-            let has = |key: &RuleKey, datapath_id: u64| {
-                prepared.touched.get(&datapath_id).is_some_and(|keys| keys.contains(key))
-            };
-            let step = |step: &Step| {
-                step.set
-                    .iter()
-                    .map(|rule| &rule.key)
-                    .chain(&step.remove)
-                    .any(|key| has(key, step.datapath_id))
-            };
-            let is_concerned = prepared.checked.ids().any(|id| ids.contains(id))
-                || steps.iter().any(step)
-                || left.iter().any(|placed| has(&placed.rule.key, placed.datapath_id));
-            !is_concerned
+            let mut own = prepared.planned.ids().chain(&prepared.checked.unchanged);
+            !own.any(|id| ids.contains(id))
+                && !planned.changes().any(|key| has(&prepared.keys, key))
+                && !planned.keys().any(|key| has(&prepared.changes, key))
         });
     }
 }

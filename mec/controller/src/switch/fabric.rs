@@ -136,6 +136,12 @@ impl Step {
         Step { datapath_id, set: Vec::new(), remove: Vec::new(), packets: Vec::new(), staged: None }
     }
 
+    /// Whether it was given in advance, and is entered into what is wanted behind the answer. What is removed is not wanted any more before
+    /// the switch says that it is gone.
+    fn is_entered_late(&self) -> bool {
+        self.staged.is_some() && self.remove.is_empty()
+    }
+
     /// How many rules it installs, replaces or removes.
     pub(crate) fn len(&self) -> usize {
         self.set.len() + self.remove.len()
@@ -524,7 +530,7 @@ impl Handle {
                 }
             };
             let (applied, back) = match &connection {
-                Some(connection) if step.staged.is_some() => (step.apply(self.app, connection).await, None),
+                Some(connection) if step.is_entered_late() => (step.apply(self.app, connection).await, None),
                 // What is new is entered while the switch has its work.
                 Some(connection) if step.remove.is_empty() => {
                     tokio::join!(step.apply(self.app, connection), async { Some(self.enter(step)) })
@@ -560,12 +566,23 @@ impl Handle {
         let mut switches = BTreeSet::new();
         for step in steps {
             let Ok((_, Some(connection))) = self.check(step) else { continue };
+            // Open vSwitch forgets bundles that nobody commits within some seconds.
+            let view = self.fabric.switch(step.datapath_id);
+            if view.is_none_or(|view| view.dialect != Dialect::Native) {
+                continue;
+            }
             match connection.stage(step.changes(self.app)).await {
                 Ok(staged) => {
                     step.staged = Some(Arc::new(staged));
                     switches.insert(step.datapath_id);
                 }
-                Err(error) => tracing::debug!(%error, step.datapath_id, "not given in advance"),
+                Err(error) => {
+                    tracing::debug!(%error, step.datapath_id, "not given in advance");
+                    // Whoever waits for one answer is not to wait for more.
+                    if matches!(error, SwitchError::Late) {
+                        break;
+                    }
+                }
             }
         }
         switches.len()
@@ -587,7 +604,7 @@ impl Handle {
 
     /// Enters steps that were given in advance, and have been committed, into what is wanted.
     pub(crate) fn enter_staged(&self, steps: &[Step]) {
-        for step in steps.iter().filter(|step| step.staged.is_some()) {
+        for step in steps.iter().filter(|step| step.is_entered_late()) {
             self.enter(step);
         }
     }

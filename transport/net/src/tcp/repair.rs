@@ -27,6 +27,8 @@ const KIND_MSS: u32 = 2;
 const KIND_SCALE: u32 = 3;
 const KIND_SELECTIVE_ACKS: u32 = 4;
 const KIND_TIMESTAMPS: u32 = 8;
+/// Octets that fit into queues as they are by default. The kernel lets those grow that nobody has set.
+const SMALL: usize = 16 << 10;
 /// Octets of the send queue that were never sent.
 const SIOCOUTQNSD: libc::Ioctl = 0x894b;
 
@@ -64,7 +66,8 @@ struct Queue {
 pub fn freeze(stream: &TcpStream) -> io::Result<Frozen> {
     let frozen = read(stream);
     if frozen.is_err() {
-        go_on(stream)?;
+        // What was not done cannot be undone.
+        let _ = go_on(stream);
     }
     frozen
 }
@@ -74,8 +77,8 @@ pub fn freeze(stream: &TcpStream) -> io::Result<Frozen> {
 /// # Errors
 /// The kernel refuses.
 pub fn go_on(stream: &TcpStream) -> io::Result<()> {
-    set(stream, libc::IPPROTO_TCP, libc::TCP_REPAIR, &[0])?;
-    set(stream, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &[0])
+    let repaired = set(stream, libc::IPPROTO_TCP, libc::TCP_REPAIR, &[0]);
+    set(stream, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &[0]).and(repaired)
 }
 
 fn read(stream: &TcpStream) -> io::Result<Frozen> {
@@ -158,6 +161,15 @@ pub fn thaw(frozen: &Frozen) -> io::Result<(TcpStream, &[u8])> {
     set(&own, libc::IPPROTO_TCP, libc::TCP_REPAIR_OPTIONS, &options)?;
     set(&own, libc::IPPROTO_TCP, libc::TCP_TIMESTAMP, &[frozen.timestamp])?;
     let mut stream = TcpStream::from(own);
+    // Nothing that is written below is acknowledged, so all of it must fit. The kernel counts more than the octets.
+    for (option, octets) in
+        [(libc::SO_SNDBUFFORCE, &frozen.sent.octets), (libc::SO_RCVBUFFORCE, &frozen.received.octets)]
+    {
+        if octets.len() > SMALL {
+            set(&stream, libc::SOL_SOCKET, option, &[4 * octets.len() as u32])?;
+        }
+    }
+    stream.set_nonblocking(true)?;
     let sent = frozen.sent.octets.len().saturating_sub(frozen.unsent as usize);
     let (sent, unsent) = frozen.sent.octets.split_at(sent);
     for (number, octets) in [(RECEIVED, &frozen.received.octets[..]), (SENT, sent)] {
@@ -166,6 +178,7 @@ pub fn thaw(frozen: &Frozen) -> io::Result<(TcpStream, &[u8])> {
     }
     set(&stream, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &frozen.windows)?;
     set(&stream, libc::IPPROTO_TCP, libc::TCP_REPAIR, &[0])?;
+    stream.set_nonblocking(false)?;
     Ok((stream, unsent))
 }
 
@@ -232,14 +245,20 @@ mod tests {
     use super::*;
     use crate::netns::NetNs;
 
-    /// Both ends of a connection over the loopback interface of a namespace of its own.
-    fn connection() -> (NetNs, TcpStream, TcpStream) {
+    /// Both ends of a connection over the loopback interface of a namespace of its own, of which the first one may have room for more than
+    /// others.
+    fn connection(room: Option<u32>) -> (NetNs, TcpStream, TcpStream) {
         let space = NetNs::new().unwrap();
         let ends = space.enter(|| {
             crate::netns::loopback_up().unwrap();
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            (client, listener.accept().unwrap().0)
+            let client = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None).unwrap();
+            if let Some(room) = room {
+                set(&client, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &[room]).unwrap();
+            }
+            let to = SockaddrStorage::from(listener.local_addr().unwrap());
+            connect(client.as_raw_fd(), &to).unwrap();
+            (TcpStream::from(client), listener.accept().unwrap().0)
         });
         let (client, server) = ends.unwrap();
         (space, client, server)
@@ -251,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_connection_goes_on_in_another_socket() {
-        let (space, mut client, mut server) = connection();
+        let (space, mut client, mut server) = connection(None);
         client.write_all(b"unread").unwrap();
         // More than fits into the client's queue.
         server.set_nonblocking(true).unwrap();
@@ -290,8 +309,33 @@ mod tests {
     }
 
     #[test]
+    fn what_is_on_its_way_is_sent_again() {
+        let (space, mut client, mut server) = connection(Some(8 << 20));
+        // It says its window with this segment, and takes none from then on.
+        client.write_all(b"x").unwrap();
+        server.read_exact(&mut [0]).unwrap();
+        ignore_segments(&client).unwrap();
+        server.set_nonblocking(true).unwrap();
+        let all = octets(8 << 20);
+        let written = server.write(&all).unwrap();
+        let frozen = freeze(&server).unwrap();
+        let sent = written - frozen.unsent as usize;
+        assert!(sent > 300_000 && frozen.sent.octets == all[..written], "{sent} of {written}");
+        drop(server);
+        let (mut server, unsent) = space.enter(|| thaw(&frozen)).unwrap().unwrap();
+        set(&client, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &[0]).unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut received = vec![0; written];
+            client.read_exact(&mut received).unwrap();
+            received
+        });
+        server.write_all(unsent).unwrap();
+        assert!(reader.join().unwrap() == all[..written]);
+    }
+
+    #[test]
     fn a_frozen_connection_says_nothing_and_can_go_on() {
-        let (_space, mut client, mut server) = connection();
+        let (_space, mut client, mut server) = connection(None);
         freeze(&server).unwrap();
         client.write_all(b"later").unwrap();
         server.set_read_timeout(Some(std::time::Duration::from_millis(300))).unwrap();
@@ -313,7 +357,7 @@ mod tests {
 
     #[test]
     fn what_is_closed_is_not_frozen() {
-        let (_space, client, mut server) = connection();
+        let (_space, client, mut server) = connection(None);
         drop(client);
         std::thread::sleep(std::time::Duration::from_millis(20));
         assert_eq!(freeze(&server).unwrap_err().kind(), io::ErrorKind::NotConnected);

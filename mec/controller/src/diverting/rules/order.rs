@@ -24,6 +24,8 @@ use crate::switch::{Dialect, SwitchView};
 
 /// Seconds after which a switch forgets the rules of a move, if the controller does not come back: longer than any token is waited for.
 const FORGOTTEN_S: u16 = 15;
+/// The first dynamic port.
+const DYNAMIC: u16 = 49_152;
 /// What a token says, for people who see it in a capture.
 const TEXT: &[u8] = b"godwit: last packet of the old path";
 
@@ -73,8 +75,8 @@ pub(in crate::diverting) struct Token {
 impl Token {
     /// From `from` to `to`; a port is random unless it is given.
     pub(in crate::diverting) fn new(from: (IpAddr, Option<u16>), to: (IpAddr, Option<u16>)) -> Token {
-        // Not below 1024, where firewalls look more closely.
-        let random = || (nf::random::u32() % (65_536 - 1024)) as u16 + 1024;
+        // Of the dynamic ones (RFC 6335 §6): no firewall, and nobody who looks for GTP-U, knows them as something else.
+        let random = || DYNAMIC + (nf::random::u32() % (65_536 - u32::from(DYNAMIC))) as u16;
         Token { from: (from.0, from.1.unwrap_or_else(random)), to: (to.0, to.1.unwrap_or_else(random)) }
     }
 
