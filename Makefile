@@ -3,6 +3,11 @@
 CARGO ?= cargo
 DEMO_ARGS ?=
 
+# What continuous integration builds, it builds once: what the compiler keeps for the next change would only fill the disk.
+ifdef CI
+export CARGO_INCREMENTAL = 0
+endif
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test fmt lint tidy unit loom doc fuzz-smoke setup-demo setup-test setup-bench build bench
 
