@@ -358,7 +358,7 @@ impl Agent {
             let n4 = N4 { own: self.config.control, started, gtpu };
             let mut clone = Clone::new(n4, limits, secret);
             if !resume && let Some(start) = associate(&socket, &n4, secret & 0xff_ffff).await? {
-                clone.has_started(time::now_std(), start);
+                clone.has_started(start);
             }
             Sides::N4(clone)
         } else {

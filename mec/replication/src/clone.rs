@@ -21,6 +21,9 @@ use crate::record::Bearer;
 /// Answers that are remembered for requests that come again.
 const REMEMBERED: usize = 4096;
 
+/// Questions to an anchor whether it is there, whose answers say which users a restart has ended.
+const QUESTIONS: usize = 16;
+
 /// Limits and timers of the control plane that a clone takes us for.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -32,6 +35,8 @@ pub struct Limits {
     pub repeats: u32,
     /// How often an anchor with users is asked whether it is there.
     pub probe: Duration,
+    /// An anchor that was not asked for so long is asked before another user is made.
+    pub fresh: Duration,
     /// How long the clone may take to ask for a bearer that the first anchor had.
     pub bearer_patience: Duration,
 }
@@ -39,7 +44,8 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         let (repeat, bearer_patience) = (Duration::from_millis(500), Duration::from_secs(2));
-        Limits { window: 64, repeat, repeats: 4, probe: Duration::from_secs(5), bearer_patience }
+        let (probe, fresh) = (Duration::from_secs(5), Duration::from_millis(100));
+        Limits { window: 64, repeat, repeats: 4, probe, fresh, bearer_patience }
     }
 }
 
@@ -158,6 +164,20 @@ pub enum Answered {
     Refused(u8),
     /// To be asked in another way.
     Again(Vec<u8>),
+    /// The anchor knows no control plane here: it has restarted. With the cause of the refusal.
+    Unknown(u8),
+}
+
+/// A first request that an anchor has refused because it had restarted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum PutBack {
+    /// There is none.
+    #[default]
+    No,
+    /// It waits until the anchor is greeted.
+    Waits,
+    /// It was sent again.
+    Sent,
 }
 
 /// A user at a clone.
@@ -175,6 +195,10 @@ pub struct User<T> {
     pub state: T,
     /// The request under way.
     waits: Option<u32>,
+    /// How many questions the anchor was sent before the user's first request; `None`: that one was not sent.
+    begun: Option<u64>,
+    /// What became of a first request that an anchor refused because it had restarted.
+    put_back: PutBack,
     /// Until when the anchor is waited for.
     patience: Option<Instant>,
     made: bool,
@@ -279,8 +303,18 @@ pub struct Clone<S: Side> {
     started: Option<u32>,
     /// When it is asked next whether it is there.
     probe: Option<Instant>,
+    /// Questions whether it is there, greetings among them, so far, and the last ones by their sequence numbers.
+    questions: u64,
+    asked: VecDeque<(u32, u64)>,
+    /// When the last one was sent.
+    asked_at: Option<Instant>,
+    /// The last one that was answered, and the last greeting that was accepted.
+    heard: u64,
+    greeted: u64,
     /// It is greeted, and nothing else is said: when again.
     greeting: Option<Instant>,
+    /// First requests that are sent again when it is greeted.
+    put_back: Vec<(Handle, Vec<u8>)>,
     /// Replicators so far.
     greetings: u64,
 }
@@ -307,29 +341,52 @@ impl<S: Side> Clone<S> {
             events: VecDeque::new(),
             started: None,
             probe: None,
+            questions: 0,
+            asked: VecDeque::new(),
+            asked_at: None,
+            heard: 0,
+            greeted: 0,
             greeting: None,
+            put_back: Vec::new(),
             greetings: 0,
         }
     }
 
-    /// The anchor has said when it has started; what was there before it restarted is gone.
-    pub fn has_started(&mut self, now: Instant, start: u32) {
-        if self.started.replace(start).is_none_or(|before| before == start) {
-            return;
+    /// The anchor has said when it has started, before it was asked anything here.
+    pub fn has_started(&mut self, start: u32) {
+        self.started = Some(start);
+    }
+
+    /// An answer to a question says when the anchor has started. If that is another time than before, all users whose first request was
+    /// sent before the question are gone; a later one was sent to the anchor as it is now.
+    fn answers(&mut self, now: Instant, question: u64, start: u32) -> bool {
+        if question <= self.heard {
+            return false;
         }
-        for handle in self.users.keys().copied().collect::<Vec<_>>() {
+        self.heard = question;
+        let has_restarted = self.started.replace(start).is_some_and(|before| before != start);
+        if has_restarted {
+            self.lose(now, |user| user.begun.is_some_and(|begun| begun < question));
+        }
+        has_restarted
+    }
+
+    /// Users that the anchor has lost.
+    fn lose(&mut self, now: Instant, is_lost: impl Fn(&User<S::State>) -> bool) {
+        let lost = self.users.iter().filter(|(_, user)| is_lost(user)).map(|(handle, _)| *handle);
+        for handle in lost.collect::<Vec<_>>() {
             let Some(user) = self.users.get_mut(&handle) else { continue };
             if !user.ending {
                 self.events.push_back(Event::Refused(handle, Why::Restarted));
             }
             user.ending = true;
+            if let Some(sequence) = user.waits {
+                self.settled(sequence);
+            }
             self.naive.retain(|(of, _)| *of != handle);
             self.forget(now, handle);
         }
-        let sent: Vec<u32> = self.sent.keys().copied().collect();
-        sent.into_iter().for_each(|sequence| _ = self.settled(sequence));
         self.passed.clear();
-        self.greet(now);
     }
 
     /// A replicator has come. Sessions that it does not name are those of an earlier one.
@@ -339,10 +396,26 @@ impl<S: Side> Clone<S> {
 
     fn greet(&mut self, now: Instant) {
         let sequence = self.next_sequence(false);
-        self.greeting = self.side.greeting(sequence).map(|greeting| {
-            self.transmits.push_back(greeting);
-            now + self.limits.repeat
-        });
+        let Some(greeting) = self.side.greeting(sequence) else { return };
+        self.transmits.push_back(greeting);
+        self.greeting = Some(now + self.limits.repeat);
+        self.note_question(now, sequence);
+    }
+
+    /// Asks the anchor whether it is there.
+    fn ask(&mut self, now: Instant) {
+        let sequence = self.next_sequence(false);
+        self.transmits.push_back(self.side.probe(sequence));
+        self.note_question(now, sequence);
+    }
+
+    fn note_question(&mut self, now: Instant, sequence: u32) {
+        self.questions += 1;
+        self.asked_at = Some(now);
+        if self.asked.len() == QUESTIONS {
+            self.asked.pop_front();
+        }
+        self.asked.push_back((sequence, self.questions));
     }
 
     /// Makes a session. One that is there is made already, and told again.
@@ -551,8 +624,7 @@ impl<S: Side> Clone<S> {
         }
         if self.probe.is_none_or(|due| due <= now) {
             if self.probe.is_some() && !self.users.is_empty() {
-                let sequence = self.next_sequence(false);
-                self.transmits.push_back(self.side.probe(sequence));
+                self.ask(now);
             }
             self.probe = Some(now + self.limits.probe);
         }
@@ -570,13 +642,7 @@ impl<S: Side> Clone<S> {
         for _ in 0..2 {
             let Some(head) = S::head(rest) else { break };
             let Some((message, after)) = rest.split_at_checked(head.length) else { break };
-            if let Some(start) = self.side.start(message) {
-                self.has_started(now, start);
-            }
-            // Where it refuses, it is asked again.
-            if self.side.is_greeted(message) == Some(true) {
-                self.greeting = None;
-            }
+            self.node_message(now, head, message);
             match head.kind {
                 Kind::Response => self.response(now, head, message),
                 Kind::Request => self.request(now, head, message),
@@ -587,11 +653,44 @@ impl<S: Side> Clone<S> {
         self.fill(now);
     }
 
+    /// Takes what a message says of the anchor itself.
+    fn node_message(&mut self, now: Instant, head: Head, message: &[u8]) {
+        let asked = self.asked.iter().find(|(sequence, _)| *sequence == head.sequence);
+        let question = asked.map(|(_, question)| *question).filter(|_| head.kind == Kind::Response);
+        let start = self.side.start(message);
+        let has_restarted = match (question, start) {
+            (Some(question), Some(start)) => self.answers(now, question, start),
+            // Which users a start that the anchor tells unasked has ended, says only its answer to a question.
+            (None, Some(start)) if self.started != Some(start) => {
+                self.ask(now);
+                false
+            }
+            _ => false,
+        };
+        // Where it refuses, it is asked again.
+        if self.side.is_greeted(message) == Some(true) {
+            self.greeting = None;
+            self.greeted = question.unwrap_or(self.greeted);
+        } else if has_restarted && self.greeting.is_none() {
+            self.greet(now);
+        }
+    }
+
     /// Starts as many users as may be under way.
     fn fill(&mut self, now: Instant) {
         self.probe.get_or_insert(now + self.limits.probe);
         if self.greeting.is_some() {
             return;
+        }
+        for (handle, octets) in std::mem::take(&mut self.put_back) {
+            if let Some(user) = self.users.get_mut(&handle).filter(|user| user.put_back == PutBack::Waits) {
+                user.put_back = PutBack::Sent;
+                self.request_of(now, handle, octets);
+            }
+        }
+        let is_fresh = self.asked_at.is_some_and(|at| now.saturating_duration_since(at) < self.limits.fresh);
+        if !is_fresh && !(self.waiting.is_empty() && self.naive.is_empty()) {
+            self.ask(now);
         }
         while self.sent.is_empty()
             && let Some((handle, octets)) = self.naive.pop_front()
@@ -617,6 +716,9 @@ impl<S: Side> Clone<S> {
 
     fn send(&mut self, now: Instant, handle: Handle, sequence: u32, octets: Vec<u8>) {
         let due = now + self.limits.repeat;
+        if let Some(user) = self.users.get_mut(&handle) {
+            user.begun.get_or_insert(self.questions);
+        }
         self.transmits.push_back(octets.clone());
         self.due.insert((due, sequence));
         self.sent.insert(sequence, Sent { handle, octets, due, left: self.limits.repeats });
@@ -717,6 +819,27 @@ impl<S: Side> Clone<S> {
             Answered::Accepted => self.step(now, handle),
             Answered::Refused(cause) => self.fail(now, handle, Why::Cause(cause)),
             Answered::Again(octets) => self.request_of(now, handle, octets),
+            Answered::Unknown(cause) => self.unknown(now, handle, cause, sent.octets),
+        }
+    }
+
+    /// The anchor knows no control plane here. It has no users then, and is greeted, unless it was since the request was sent. A first
+    /// request is sent again, once.
+    fn unknown(&mut self, now: Instant, handle: Handle, cause: u8, request: Vec<u8>) {
+        let Some(user) = self.users.get(&handle) else { return };
+        if user.begun >= Some(self.greeted) && self.greeting.is_none() {
+            self.lose(now, |user| user.anchor != 0);
+            self.started = None;
+            self.greet(now);
+        }
+        let can_repeat = |user: &&mut User<S::State>| user.anchor == 0 && user.put_back == PutBack::No;
+        match self.users.get_mut(&handle).filter(can_repeat) {
+            Some(user) => {
+                user.begun = None;
+                user.put_back = PutBack::Waits;
+                self.put_back.push((handle, request));
+            }
+            None => self.fail(now, handle, Why::Cause(cause)),
         }
     }
 

@@ -62,6 +62,7 @@ fn answer(own: IpAddr, octets: &[u8]) -> Option<Vec<u8>> {
             ReleaseAccessBearersResponse { cause, ..Default::default() }.into()
         }
         Message::DeleteSessionRequest(_) => DeleteSessionResponse { cause, ..Default::default() }.into(),
+        Message::EchoRequest(_) => EchoResponse { recovery: Recovery(1), ..Default::default() }.into(),
         _ => return None,
     };
     Some(encode(answer, MME_TEID, header.sequence))
@@ -98,7 +99,10 @@ impl World {
             loop {
                 let (length, from) = socket.recv_from(&mut datagram).await.unwrap();
                 let octets = &datagram[..length];
-                let _ = ask.send(Message::decode(octets).unwrap().1);
+                let asked = Message::decode(octets).unwrap().1;
+                if !matches!(asked, Message::EchoRequest(_)) {
+                    let _ = ask.send(asked);
+                }
                 if let Some(answer) = answer(edge, octets) {
                     socket.send_to(&answer, from).await.unwrap();
                 }

@@ -46,11 +46,21 @@ struct Upf {
     next: u32,
     /// Takes no TEIDs that it has not chosen.
     chooses: bool,
+    /// When it has started.
+    started: u32,
+    /// Refuses sessions without an association.
+    is_associated: bool,
 }
 
 impl Upf {
     fn new(own: Ipv4Addr, next: u32) -> Upf {
-        Upf { own, sessions: BTreeMap::new(), next, chooses: false }
+        Upf { own, sessions: BTreeMap::new(), next, chooses: false, started: 7, is_associated: true }
+    }
+
+    fn restart(&mut self) {
+        self.sessions.clear();
+        self.started += 1;
+        self.is_associated = false;
     }
 
     fn teid(&mut self) -> u32 {
@@ -64,6 +74,28 @@ impl Upf {
         let not_found = Cause::SESSION_NOT_FOUND;
         let cp = self.sessions.get(&seid).map_or(0, |held| held.cp.seid);
         match message {
+            Message::HeartbeatRequest(_) => {
+                let answer = HeartbeatResponse { recovery_time_stamp: NtpSeconds(self.started) };
+                encode(answer, 0, header.sequence)
+            }
+            Message::AssociationSetupRequest(_) => {
+                self.is_associated = true;
+                let answer = AssociationSetupResponse {
+                    node_id: NodeId::Ipv4(self.own),
+                    cause: Cause::ACCEPTED,
+                    recovery_time_stamp: NtpSeconds(self.started),
+                    ..Default::default()
+                };
+                encode(answer, 0, header.sequence)
+            }
+            Message::SessionEstablishmentRequest(request) if !self.is_associated => {
+                let refused = SessionEstablishmentResponse {
+                    node_id: NodeId::Ipv4(self.own),
+                    cause: Cause::NO_ASSOCIATION,
+                    ..Default::default()
+                };
+                encode(refused, request.cp_f_seid.seid, header.sequence)
+            }
             Message::SessionEstablishmentRequest(request) => {
                 let refuse = |cause| SessionEstablishmentResponse {
                     node_id: NodeId::Ipv4(UPF),
@@ -344,7 +376,7 @@ fn what_a_clone_asks_reaches_the_smf() {
     world.session(1);
     let mut to = Upf::new(CLONE, 1);
     let (mut clone, _) = world.copy(&mut to);
-    let heartbeat = HeartbeatRequest { recovery_time_stamp: NtpSeconds(9) };
+    let heartbeat = HeartbeatRequest { recovery_time_stamp: NtpSeconds(7) };
     clone.handle_datagram(world.now, &encode(heartbeat, 0, 3));
     let answer = Message::decode(&clone.poll_transmit().unwrap()).unwrap().1;
     assert_eq!(answer, HeartbeatResponse { recovery_time_stamp: NtpSeconds(5) }.into());
@@ -391,16 +423,17 @@ fn a_clone_that_restarts_is_noticed() {
     (1..=3).for_each(|number| _ = world.session(number));
     let mut to = Upf::new(CLONE, 1);
     let (mut clone, _) = world.copy(&mut to);
-    let starts = |start: u32| HeartbeatResponse { recovery_time_stamp: NtpSeconds(start) };
     let mut now = world.now;
     // It is asked whether it is there as long as it has users.
-    for start in [7, 7, 8] {
-        while clone.poll_transmit().is_none() {
-            now = clone.poll_timeout().expect("it is asked");
-            clone.handle_timeout(now);
+    for is_restart in [false, false, true] {
+        if is_restart {
+            to.restart();
         }
+        now = clone.poll_timeout().expect("it is asked");
+        clone.handle_timeout(now);
+        let question = clone.poll_transmit().expect("it is asked");
         assert_eq!(clone.poll_event(), None);
-        clone.handle_datagram(now, &encode(starts(start), 0, 1));
+        clone.handle_datagram(now, &to.answer(&question));
     }
     assert!(now <= world.now + 4 * Limits::default().probe);
     let events: Vec<Event> = std::iter::from_fn(|| clone.poll_event()).collect();
@@ -418,18 +451,89 @@ fn a_clone_that_restarts_is_noticed() {
         now += Limits::default().repeat;
         clone.handle_timeout(now);
     }
-    let answer = AssociationSetupResponse {
-        node_id: NodeId::Ipv4(CLONE),
-        cause: Cause::ACCEPTED,
-        recovery_time_stamp: NtpSeconds(8),
-        ..Default::default()
-    };
-    clone.poll_transmit();
-    clone.handle_datagram(now, &encode(answer, 0, 2));
-    let mut to = Upf::new(CLONE, 1);
+    let greeting = clone.poll_transmit().unwrap();
+    clone.handle_datagram(now, &to.answer(&greeting));
     let ends = drive(&mut clone, &mut to, now);
     assert!(ends[&9].is_ok());
     assert_eq!(to.sessions.len(), 1);
+}
+
+/// A clone has restarted since it was last asked. What is made now is made, and only what was there before is gone, in whatever order the
+/// clone answers.
+#[test]
+fn a_restart_between_two_copies_ends_only_the_first() {
+    for is_late in [false, true] {
+        let mut world = World::new();
+        (1..=3).for_each(|number| _ = world.session(number));
+        let mut to = Upf::new(CLONE, 1);
+        let (mut clone, _) = world.copy(&mut to);
+        to.restart();
+        let now = world.now + std::time::Duration::from_secs(1);
+        for number in 0..3 {
+            let session = world.tracker.session(number).unwrap();
+            clone.make(
+                now,
+                10 + number,
+                Script { control: session.control + 100, requests: session.requests },
+            );
+        }
+        let mut asked: Vec<Vec<u8>> = std::iter::from_fn(|| clone.poll_transmit()).collect();
+        if is_late {
+            asked.reverse();
+        }
+        for octets in asked {
+            clone.handle_datagram(now, &to.answer(&octets));
+        }
+        drive_on(&mut clone, &mut to, now);
+        let (mut made, mut gone) = (Vec::new(), Vec::new());
+        while let Some(event) = clone.poll_event() {
+            match event {
+                Event::Made(handle, _) => made.push(handle),
+                Event::Refused(handle, why) => {
+                    assert_eq!(why, Why::Restarted);
+                    gone.push(handle);
+                }
+                Event::Ended(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        made.sort_unstable();
+        gone.sort_unstable();
+        assert_eq!((made, gone), (vec![10, 11, 12], vec![0, 1, 2]));
+        assert_eq!(to.sessions.len(), 3);
+        // It is asked again, and nobody is gone.
+        let later = clone.poll_timeout().expect("it is asked");
+        clone.handle_timeout(later);
+        drive_on(&mut clone, &mut to, later);
+        assert_eq!(clone.poll_event(), None);
+    }
+}
+
+/// A UPF that knows no association whatever it has accepted: a user is tried twice, then refused.
+#[test]
+fn a_clone_that_forgets_its_associations_is_given_up() {
+    let mut world = World::new();
+    world.session(1);
+    let mut to = Upf::new(CLONE, 1);
+    let side = N4 { own: AGENT.into(), started: 5, gtpu: CLONE.into() };
+    let mut clone = Clone::new(side, Limits::default(), 99);
+    let session = world.tracker.session(0).unwrap();
+    clone.make(world.now, 0, Script { control: session.control, requests: session.requests });
+    for _ in 0..100 {
+        let Some(octets) = clone.poll_transmit() else { break };
+        to.is_associated = false;
+        clone.handle_datagram(world.now, &to.answer(&octets));
+    }
+    assert_eq!(clone.poll_transmit(), None);
+    assert_eq!(clone.poll_event(), Some(Event::Refused(0, Why::Cause(Cause::NO_ASSOCIATION.0))));
+    assert_eq!(clone.poll_event(), Some(Event::Ended(0)));
+}
+
+/// The clone answers all that it is asked.
+fn drive_on(clone: &mut Clone<N4>, to: &mut Upf, now: Instant) {
+    while let Some(octets) = clone.poll_transmit() {
+        clone.handle_datagram(now, &to.answer(&octets));
+    }
 }
 
 /// Hostile: cut off, damaged and repeated messages do no harm.

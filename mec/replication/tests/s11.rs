@@ -68,11 +68,13 @@ struct Anchor {
     pool: u32,
     /// Refuses these subscribers.
     refuses: Vec<u32>,
+    /// How often it has started.
+    recovery: u8,
 }
 
 impl Anchor {
     fn new(next: u32, pool: u32) -> Anchor {
-        Anchor { sessions: BTreeMap::new(), next, pool, refuses: Vec::new() }
+        Anchor { sessions: BTreeMap::new(), next, pool, refuses: Vec::new(), recovery: 3 }
     }
 
     fn teid(&mut self) -> u32 {
@@ -86,9 +88,11 @@ impl Anchor {
         let of_mme = self.sessions.get(&teid).map_or(0, |held| held.mme);
         let not_found = Cause::from(CauseValue::CONTEXT_NOT_FOUND);
         match message {
-            Message::EchoRequest(_) => {
-                encode(EchoResponse { recovery: Recovery(1), ..Default::default() }, 0, header.sequence)
-            }
+            Message::EchoRequest(_) => encode(
+                EchoResponse { recovery: Recovery(self.recovery), ..Default::default() },
+                0,
+                header.sequence,
+            ),
             Message::CreateSessionRequest(request) => {
                 let name = request.imsi.unwrap().to_string();
                 if self.refuses.iter().any(|ue| imsi(*ue).to_string() == name) {
@@ -290,6 +294,12 @@ impl World {
     }
 }
 
+/// The next request of a script.
+fn next(clone: &mut Clone<S11>) -> Option<Vec<u8>> {
+    let is_echo = |octets: &Vec<u8>| octets[1] == MessageType::EchoRequest as u8;
+    std::iter::from_fn(|| clone.poll_transmit()).find(|octets| !is_echo(octets))
+}
+
 fn drive(clone: &mut Clone<S11>, to: &mut Anchor, now: Instant) -> BTreeMap<u32, Result<Made, Why>> {
     let mut ends = BTreeMap::new();
     while let Some(request) = clone.poll_transmit() {
@@ -420,7 +430,7 @@ fn silence_ends_and_late_answers_change_nothing() {
     let mut sent = Vec::new();
     let mut events = Vec::new();
     while let Some(due) = clone.poll_timeout() {
-        sent.extend(std::iter::from_fn(|| clone.poll_transmit()));
+        sent.extend(std::iter::from_fn(|| next(&mut clone)));
         now = due;
         clone.handle_timeout(now);
         events.extend(std::iter::from_fn(|| clone.poll_event()));
@@ -450,7 +460,7 @@ fn naive_replay_alters_only_what_differs() {
             clone.replay(world.now, ue, (0xa000_0001 + ue).into(), octets.clone());
         }
         let mut count = 0;
-        while let Some(request) = clone.poll_transmit() {
+        while let Some(request) = next(&mut clone) {
             assert_eq!(clone.poll_transmit(), None, "one in flight");
             assert!(request == world.raw[count] || !is_same && count % 2 == 1, "message {count}");
             count += 1;
@@ -538,17 +548,51 @@ fn a_clone_that_restarts_is_noticed() {
     clone.make(world.now, 0, world.script(0));
     drive(&mut clone, &mut to, world.now);
     let echo = |recovery| encode(EchoRequest { recovery: Recovery(recovery), ..Default::default() }, 0, 5);
-    for recovery in [3, 3] {
-        clone.handle_datagram(world.now, &echo(recovery));
-        assert_eq!(clone.poll_event(), None);
-    }
+    clone.handle_datagram(world.now, &echo(3));
+    assert!(clone.poll_transmit().is_some(), "it is answered");
+    assert_eq!((clone.poll_transmit(), clone.poll_event()), (None, None), "it has not restarted");
+    to = Anchor { recovery: 4, ..Anchor::new(2, 5000) };
     clone.handle_datagram(world.now, &echo(4));
+    let question = clone.poll_transmit().expect("it is asked whether it has");
+    assert_eq!(clone.poll_event(), None);
+    clone.handle_datagram(world.now, &to.answer(&question));
     assert_eq!(clone.poll_event(), Some(Event::Refused(0, Why::Restarted)));
     assert_eq!(clone.poll_event(), Some(Event::Ended(0)));
-    let mut to = Anchor::new(2, 5000);
     while clone.poll_transmit().is_some() {}
     clone.make(world.now, 1, world.script(0));
     assert!(drive(&mut clone, &mut to, world.now)[&1].is_ok());
+}
+
+/// A clone has restarted since it was last asked. What is made now is made, and only what was there before is gone. An answer of
+/// before, which comes late, ends nothing.
+#[test]
+fn a_restart_between_two_copies_ends_only_the_first() {
+    let mut world = World::new();
+    world.attach(1);
+    world.attach(2);
+    let mut to = Anchor::new(1, 5000);
+    let mut clone = Clone::new(side(7), Limits::default(), 9);
+    clone.make(world.now, 0, world.script(0));
+    let first: Vec<Vec<u8>> = std::iter::from_fn(|| clone.poll_transmit()).collect();
+    let answers: Vec<Vec<u8>> = first.iter().map(|octets| to.answer(octets)).collect();
+    answers.iter().for_each(|octets| clone.handle_datagram(world.now, octets));
+    assert_eq!(drive(&mut clone, &mut to, world.now).len(), 1);
+    for before in [0, 1] {
+        to = Anchor { recovery: to.recovery + 1, ..Anchor::new(2, 5000) };
+        let now = world.now + Duration::from_secs(1 + u64::from(before));
+        clone.make(now, before + 1, world.script(1 - before));
+        let mut asked: Vec<Vec<u8>> = std::iter::from_fn(|| clone.poll_transmit()).collect();
+        if before == 1 {
+            // The question whether it is there arrives last.
+            asked.reverse();
+        }
+        asked.iter().for_each(|octets| clone.handle_datagram(now, &to.answer(octets)));
+        answers.iter().for_each(|octets| clone.handle_datagram(now, octets));
+        let ends = drive(&mut clone, &mut to, now);
+        assert!(ends[&(before + 1)].is_ok(), "{ends:?}");
+        assert_eq!(ends[&before], Err(Why::Restarted));
+        assert_eq!(to.sessions.len(), 1);
+    }
 }
 
 /// A dedicated bearer is made by the anchor, and answered as the MME answered the first one.
@@ -821,7 +865,7 @@ fn the_clone_is_the_gateway_that_the_first_anchor_was() {
         world.ask(0, CreateSessionRequest { pgw_f_teid: gateway, ..create(ue) });
         let mut clone = Clone::new(side(1), Limits::default(), 9);
         clone.make(world.now, 0, world.script(ue - 1));
-        let Message::CreateSessionRequest(sent) = Message::decode(&clone.poll_transmit().unwrap()).unwrap().1
+        let Message::CreateSessionRequest(sent) = Message::decode(&next(&mut clone).unwrap()).unwrap().1
         else {
             panic!()
         };

@@ -124,7 +124,7 @@ impl Side for N4 {
             Message::SessionEstablishmentResponse(answer) => {
                 if answer.cause.is_accepted() {
                     user.anchor = answer.up_f_seid.map_or(0, |f_seid| f_seid.seid);
-                } else if !user.state.0 && user.anchor == 0 {
+                } else if answer.cause != Cause::NO_ASSOCIATION && !user.state.0 && user.anchor == 0 {
                     user.state.0 = true;
                     return Answered::Again(self.ours(request, true));
                 }
@@ -137,6 +137,9 @@ impl Side for N4 {
             }
             _ => return Answered::Accepted,
         };
+        if cause == Cause::NO_ASSOCIATION {
+            return Answered::Unknown(cause.0);
+        }
         if !cause.is_accepted() {
             return Answered::Refused(cause.0);
         }
