@@ -342,6 +342,7 @@ pub(crate) struct Kind {
     pub epc: bool,
     pub keeps_addresses: bool,
     pub open_vswitch: bool,
+    pub realtime: bool,
 }
 
 /// The controller and the switches, which know one another by these.
@@ -352,7 +353,7 @@ pub(crate) fn parts(
     log: &str,
     kind: Kind,
 ) -> anyhow::Result<Vec<Part>> {
-    let Kind { epc, keeps_addresses, open_vswitch } = kind;
+    let Kind { epc, keeps_addresses, open_vswitch, realtime } = kind;
     let mac = |namespace: &NetNs| -> anyhow::Result<String> {
         let device = namespace.enter(|| Device::find(network::N6))?.context("find the device of N6")?;
         Ok(device.mac.map(|octet| format!("{octet:02x}")).join(":"))
@@ -405,6 +406,7 @@ pub(crate) fn parts(
             "packet_in_per_s": 100_000,
             // Several of each UE.
             "entries": 1 << 20,
+            "workers": {"realtime": realtime},
         })
     };
     let whole = |name: &str, key: &str, value: Value| json!({"run_dir": folder.join(format!("run-{name}")), "log": log, "mec": {key: value}});

@@ -79,6 +79,8 @@ pub struct Options {
     pub keeps_addresses: bool,
     /// With edge sites of 4G: Open vSwitch in the place of both switches, which translates no addresses.
     pub open_vswitch: bool,
+    /// The workers of UPFs and switches run before all that has no real-time priority.
+    pub realtime: bool,
     /// A core of 4G: UPF and S/P-GW, and nothing else.
     pub epc: bool,
     /// With [`Options::epc`]: no core. The caller starts a gateway of another make in the core's namespace, with the addresses of
@@ -108,6 +110,7 @@ impl Options {
             edges: 0,
             keeps_addresses: false,
             open_vswitch: false,
+            realtime: false,
             epc: false,
             foreign_gateway: false,
             certificates: false,
@@ -130,6 +133,7 @@ pub struct Lab {
     edge: Option<edge::Namespaces>,
     keeps_addresses: bool,
     with_open_vswitch: bool,
+    realtime: bool,
     open_vswitch: Option<open_vswitch::OpenVswitch>,
     /// Fields are dropped in this order: processes first, then what they use.
     nfs: Vec<NfProcess>,
@@ -176,6 +180,7 @@ impl Lab {
         if let Some(model) = options.split {
             split::add(&mut configuration, model, folder.path());
         }
+        configuration["upf"]["workers"]["realtime"] = options.realtime.into();
         (options.edit)(&mut configuration);
         // JSON is also YAML.
         let text = serde_json::to_string_pretty(&configuration).context("write the configuration")?;
@@ -196,6 +201,7 @@ impl Lab {
             edge,
             keeps_addresses: options.keeps_addresses,
             with_open_vswitch: options.open_vswitch,
+            realtime: options.realtime,
             open_vswitch: None,
             nfs: Vec::new(),
             server,
@@ -439,8 +445,8 @@ impl Lab {
     }
 
     fn kind(&self) -> edge::Kind {
-        let (epc, keeps_addresses) = (self.epc, self.keeps_addresses);
-        edge::Kind { epc, keeps_addresses, open_vswitch: self.with_open_vswitch }
+        let Lab { epc, keeps_addresses, with_open_vswitch: open_vswitch, realtime, .. } = *self;
+        edge::Kind { epc, keeps_addresses, open_vswitch, realtime }
     }
 
     /// Starts a part of the edge again that has ended.

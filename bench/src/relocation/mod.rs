@@ -107,6 +107,7 @@ pub async fn run(options: &Options) -> anyhow::Result<Experiment> {
     experiment.param("packets_per_s", 1e6 / INTERVAL.as_micros() as f64);
     experiment.param("packet_octets", OCTETS);
     experiment.param("tcp_octets_per_s", RATE);
+    experiment.param("realtime_workers", true);
     experiment.param("build", if cfg!(debug_assertions) { "debug" } else { "release" });
     let mut progress = Progress::new("relocation");
     progress.say("starting the network");
@@ -144,7 +145,7 @@ pub async fn run(options: &Options) -> anyhow::Result<Experiment> {
 
 impl Rig {
     async fn start() -> anyhow::Result<Rig> {
-        let moves = Moves::start(lab::Options::new(2)?, 1).await?;
+        let moves = Moves::start(lab::Options { realtime: true, ..lab::Options::new(2)? }, 1).await?;
         let mut flows = Vec::new();
         for (ue, space) in &moves.ues {
             let user = traffic::bind(space, *ue, PORTS[0])?;

@@ -62,6 +62,8 @@ pub struct Plan {
     pub inputs: Vec<usize>,
     /// Most time that it polls before it sleeps.
     pub poll: Duration,
+    /// Whether it runs before threads without real-time priority.
+    pub realtime: bool,
     /// Its connection with other workers.
     pub shared: Option<Shared>,
 }
@@ -90,7 +92,8 @@ pub fn start_all<G: Graph + 'static>(
         let WorkerPorts { name, ports, inputs, crossing } = worker;
         let shared = crossings.next().map(|ends| Shared { crossing: ends, inputs: crossing });
         let (core, poll) = (config.cores.get(number).copied(), Duration::from_micros(config.poll_us));
-        Worker::start_as(Plan { name, core, inputs, poll, shared }, graph, ports)
+        let realtime = config.realtime;
+        Worker::start_as(Plan { name, core, inputs, poll, realtime, shared }, graph, ports)
     };
     workers.into_iter().zip(graphs).enumerate().map(start).collect()
 }
@@ -115,16 +118,16 @@ impl Worker {
         inputs: Vec<usize>,
         poll: Duration,
     ) -> io::Result<Worker> {
-        let plan = Plan { name: name.to_owned(), core: None, inputs, poll, shared: None };
+        let plan = Plan { name: name.to_owned(), core: None, inputs, poll, realtime: false, shared: None };
         Worker::start_as(plan, graph, ports)
     }
 
     /// As [`Worker::start`], with all that can be chosen.
     ///
     /// # Errors
-    /// As there; the thread may not use its core.
+    /// As there; the thread may not use its core, or have its priority.
     pub fn start_as<G: Graph + 'static>(plan: Plan, mut graph: G, mut ports: Ports) -> io::Result<Worker> {
-        let Plan { name, core, inputs, poll, shared } = plan;
+        let Plan { name, core, inputs, poll, realtime, shared } = plan;
         if inputs.iter().any(|input| *input >= ports.len()) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -160,16 +163,16 @@ impl Worker {
             input_errors,
             failures: 0,
         };
-        let (report, pinned) = std::sync::mpsc::channel();
+        let (report, prepared) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            let pin = core.map_or(Ok(()), poll::stay_on);
-            let may_run = pin.is_ok();
-            let _ = report.send(pin);
+            let outcome = prepare(core, realtime);
+            let may_run = outcome.is_ok();
+            let _ = report.send(outcome);
             if may_run {
                 run.run();
             }
         })?;
-        pinned.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
+        prepared.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
         Ok(Worker { stop, waker, thread: Some(thread) })
     }
 
@@ -183,6 +186,19 @@ impl Worker {
             tracing::error!("a user plane worker ended by a panic");
         }
     }
+}
+
+/// Gives the calling thread its core and its priority.
+fn prepare(core: Option<usize>, realtime: bool) -> io::Result<()> {
+    core.map_or(Ok(()), poll::stay_on)?;
+    if !realtime {
+        return Ok(());
+    }
+    poll::run_first().map_err(|error| {
+        let advice =
+            "set `realtime` of the workers to false, or allow it (CAP_SYS_NICE, systemd's LimitRTPRIO=1)";
+        io::Error::new(error.kind(), format!("no real-time priority: {error}; {advice}"))
+    })
 }
 
 impl Drop for Worker {

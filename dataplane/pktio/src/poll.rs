@@ -110,6 +110,18 @@ pub fn stay_on(core: usize) -> io::Result<()> {
     Ok(())
 }
 
+/// Lets the calling thread run before all threads without real-time priority as soon as it has something to do. Threads that it
+/// starts have none.
+pub fn run_first() -> io::Result<()> {
+    let priority = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the call reads the priority, which lives until it returns, and changes nothing but when this thread runs.
+    let result = unsafe {
+        libc::sched_setscheduler(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, &raw const priority)
+    };
+    Errno::result(result)?;
+    Ok(())
+}
+
 /// Starts a thread that may run wherever the calling one could before [`stay_on`]: the core of a thread that stays on it is
 /// for that thread alone.
 pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
@@ -285,6 +297,32 @@ mod tests {
                 assert_eq!(cores_of_new.recv().unwrap(), before);
                 new.join().unwrap();
             }
+        })
+        .join()
+        .unwrap();
+    }
+
+    /// The calling thread's real-time priority and scheduling policy (`man 5 proc_pid_stat`, fields 40 and 41).
+    fn scheduling() -> (String, String) {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let mut after_name = stat.rsplit(')').next().unwrap().split_whitespace().skip(40 - 3);
+        let mut next = || after_name.next().unwrap().to_owned();
+        (next(), next())
+    }
+
+    #[test]
+    fn a_thread_that_runs_first_keeps_that_to_itself() {
+        std::thread::spawn(|| {
+            assert_eq!(scheduling(), ("0".to_owned(), libc::SCHED_OTHER.to_string()));
+            if let Err(error) = run_first() {
+                assert!(std::env::var_os("CI").is_none(), "{error}");
+                return;
+            }
+            assert_eq!(scheduling(), ("1".to_owned(), libc::SCHED_RR.to_string()));
+            let new = spawn("new", || {
+                assert_eq!(scheduling(), ("0".to_owned(), libc::SCHED_OTHER.to_string()));
+            });
+            new.unwrap().join().unwrap();
         })
         .join()
         .unwrap();

@@ -689,7 +689,8 @@ impl<S: Side> Clone<S> {
             }
         }
         let is_fresh = self.asked_at.is_some_and(|at| now.saturating_duration_since(at) < self.limits.fresh);
-        if !is_fresh && !(self.waiting.is_empty() && self.naive.is_empty()) {
+        let is_idle = self.waiting.is_empty() && self.naive.is_empty();
+        if !is_fresh && !is_idle {
             self.ask(now);
         }
         while self.sent.is_empty()

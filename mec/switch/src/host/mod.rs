@@ -175,6 +175,7 @@ pub fn start(switch: &Arc<Switch>, sets: Vec<PortSet>, config: &WorkersConfig) -
             core: config.cores.get(number).copied(),
             inputs,
             poll: Duration::from_micros(config.poll_us),
+            realtime: config.realtime,
             shared: None,
         };
         workers.push(Worker::start_as(plan, graph, ports)?);
