@@ -205,6 +205,7 @@ fn serve(contender: Loop, core: usize, relay: Relay, mut ports: Ports) -> anyhow
         core: Some(core),
         inputs: inputs.iter().map(|input| usize::from(*input)).collect(),
         poll: POLL,
+        realtime: false,
         shared: None,
     };
     let worker = |worker: io::Result<Worker>| anyhow::Ok(Serving::Worker { _worker: worker? });

@@ -181,7 +181,8 @@ fn relay(run: &Run, core: usize, size: usize, uplink: bool) -> anyhow::Result<f6
     let nodes = Nodes::with_upf(CU_N3.into(), UPF.into())?;
     let ports: Ports = vec![Box::new(stack(cu_f1u, CU)?), Box::new(stack(cu_n3, CU_N3)?)];
     let inputs = vec![F1U.into(), END.into()];
-    let plan = Plan { name: "cu".to_owned(), core: Some(core), inputs, poll: ALWAYS, shared: None };
+    let plan =
+        Plan { name: "cu".to_owned(), core: Some(core), inputs, poll: ALWAYS, realtime: false, shared: None };
     let _worker = Worker::start_as(plan, nodes.cu, ports)?;
     let mut ends = Ends {
         n3: stack(n3, UPF)?,

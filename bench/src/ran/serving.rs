@@ -57,7 +57,14 @@ impl Serving {
     /// The system gives no thread.
     pub(crate) fn start<G: Graph + 'static>(placed: Placed<G>) -> anyhow::Result<Serving> {
         let Placed { name, core, graph, ports, inputs, mode } = placed;
-        let plan = |poll| path::Plan { name: name.clone(), core, inputs: inputs.clone(), poll, shared: None };
+        let plan = |poll| path::Plan {
+            name: name.clone(),
+            core,
+            inputs: inputs.clone(),
+            poll,
+            realtime: false,
+            shared: None,
+        };
         let worker = match mode {
             Mode::PerCall if inputs.iter().all(|input| ports[*input].fd().is_some()) => {
                 return Serving::per_call(&name, core, graph, ports, inputs);

@@ -272,7 +272,11 @@ impl World {
         let start = |(pipeline, (core, ports))| {
             let (name, inputs) = (World::WORKER.to_owned(), vec![N3, N6]);
             let shared = ends.next().map(|crossing| Shared { crossing, inputs: inputs.clone() });
-            Worker::start_as(WorkerPlan { name, core, inputs, poll, shared }, pipeline, ports)
+            Worker::start_as(
+                WorkerPlan { name, core, inputs, poll, realtime: false, shared },
+                pipeline,
+                ports,
+            )
         };
         let workers = std::iter::once(pipeline).chain(others).zip(workers).map(start);
         Ok(Serving { _workers: workers.collect::<io::Result<_>>()?, stats, _control: control, _events })
