@@ -94,6 +94,7 @@ impl Ground {
                 to: "gw2".to_owned(),
                 base_station: "enb".to_owned(),
                 target_address: None,
+                second: None,
                 confirmed_by: "bench".to_owned(),
             };
             placed.extend(rules::of_diversion(&diversion, &config, &views, self)?);

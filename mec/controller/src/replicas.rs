@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use crate::capture::Captured;
 use crate::config::{self, Config};
 use crate::diverting::Told;
-use crate::diverting::model::{Diversion, Flow, Tunnel};
+use crate::diverting::model::{Address, Diversion, Flow, Tunnel};
 use crate::frame::{self, Station, Tags};
 use crate::switch::{Fabric, Handle};
 
@@ -289,7 +289,15 @@ impl Replication {
         if listed.tunnels.iter().enumerate().any(|(at, tunnel)| at_clone(tunnel.id, at).is_none()) {
             return None;
         }
-        let ue = *listed.addresses.first()?;
+        let made: Vec<IpAddr> = made.bearers.iter().flat_map(replication::record::addresses_of).collect();
+        let at_target = |ue: IpAddr| {
+            let given = made.iter().find(|address| address.is_ipv4() == ue.is_ipv4()).copied();
+            Address { ue, target_address: given.filter(|address| *address != ue) }
+        };
+        let first = *listed.addresses.first()?;
+        // A user with several PDN connections has further addresses of the same version, which stay.
+        let second = listed.addresses.iter().find(|address| address.is_ipv4() != first.is_ipv4());
+        let Address { ue, target_address } = at_target(first);
         let order = &self.config.diverting.order;
         let anybody: IpAddr = if ue.is_ipv4() { order.token.into() } else { order.token_ipv6.into() };
         let tunnels = listed.tunnels.iter().enumerate().map(|(at, tunnel)| Tunnel {
@@ -299,13 +307,11 @@ impl Replication {
             filter: tunnel.carries.and_then(|Datagrams { server, port }| {
                 let server = server.unwrap_or(anybody);
                 let flow = Flow { protocol: packet::protocol::UDP, server, port };
-                (server.is_ipv4() == ue.is_ipv4()).then_some(flow)
+                let is_of_user = second.is_some() || server.is_ipv4() == ue.is_ipv4();
+                is_of_user.then_some(flow)
             }),
             ..Tunnel::default()
         });
-        let mut addresses = made.bearers.iter().flat_map(replication::record::addresses_of);
-        let target_address =
-            addresses.find(|address| address.is_ipv4() == ue.is_ipv4()).filter(|address| *address != ue);
         Some(Diversion {
             ue: Some(ue),
             tunnels: tunnels.collect(),
@@ -315,6 +321,7 @@ impl Replication {
             to: to.to_owned(),
             base_station: base_station.name.clone(),
             target_address,
+            second: second.copied().map(at_target),
             confirmed_by: "replication".to_owned(),
         })
     }

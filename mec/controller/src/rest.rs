@@ -321,7 +321,7 @@ impl Api {
                 let mut ids = removal.ids;
                 let ues: HashSet<_> = removal.ues.into_iter().collect();
                 for diversion in self.running()?.list().await? {
-                    if diversion.ue.is_some_and(|ue| ues.contains(&ue)) {
+                    if diversion.addresses().any(|address| ues.contains(&address.ue)) {
                         ids.push(diversion.id());
                     }
                 }
@@ -405,8 +405,8 @@ impl Api {
     async fn users(&self) -> Result<Value, Refusal> {
         let mut users: BTreeMap<IpAddr, Vec<Value>> = BTreeMap::new();
         for diversion in self.running()?.list().await? {
-            if let Some(ue) = diversion.ue {
-                users.entry(ue).or_default().push(with_id(&diversion));
+            for address in diversion.addresses() {
+                users.entry(address.ue).or_default().push(with_id(&diversion));
             }
         }
         let of = |(ue, diversions): (IpAddr, Vec<Value>)| json!({"ue": ue, "diversions": diversions});
@@ -416,8 +416,9 @@ impl Api {
     /// Follows a user's packets through the rules of the switches.
     async fn explain(&self, asked: Asked) -> Result<Response, Refusal> {
         let diverting = self.running()?;
+        let all = diverting.list().await?;
         let mut of_user: Vec<Diversion> =
-            diverting.list().await?.into_iter().filter(|diversion| diversion.ue == Some(asked.ue)).collect();
+            all.iter().filter_map(|diversion| diversion.of_address(asked.ue)).collect();
         let diverted = !of_user.is_empty();
         if !diverted {
             let (Some(base_station), Some(from)) = (asked.base_station, asked.from) else {
@@ -444,6 +445,7 @@ impl Api {
                 from,
                 base_station,
                 target_address: None,
+                second: None,
                 confirmed_by: String::new(),
             });
         }

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use controller::frame::Station;
@@ -35,7 +35,7 @@ struct Tables {
     /// Refuses every flow-mod.
     refuses: bool,
     /// Anchors that do not answer.
-    mute: Vec<std::net::IpAddr>,
+    mute: Vec<IpAddr>,
     /// Has ports that hold packets.
     holds: bool,
     /// Packets of bundles, in their order.
@@ -335,7 +335,7 @@ impl Connection {
         };
         let message = packet::gtpu::Signalling::EchoResponse { sequence }.build();
         let datagram = packet::transport::build_udp((to, 2152), (from, 2152), &message).unwrap();
-        let (std::net::IpAddr::V4(from), std::net::IpAddr::V4(to)) = (from, to) else { return };
+        let (IpAddr::V4(from), IpAddr::V4(to)) = (from, to) else { return };
         let packet = packet::ipv4::Header::new(to, from, 17).build(&datagram).unwrap();
         let data = packet::ethernet::build([2; 6], [4; 6], None, 0x0800, &packet);
         let packet = PacketIn {
@@ -399,7 +399,7 @@ impl Switch {
 
     /// An answer to a question for an address, to the one who forwards.
     fn answer(&self, in_port: u32, station: Station) {
-        let std::net::IpAddr::V4(ip) = station.ip else { panic!("IPv4") };
+        let IpAddr::V4(ip) = station.ip else { panic!("IPv4") };
         let own = [&station.mac.0[..], &ip.octets()].concat();
         let arp = [&[0, 1, 8, 0, 6, 4, 0, 2][..], &own, &[2, 1, 0, 0, 0, 2, 0, 0, 0, 0]].concat();
         let data = packet::ethernet::build([2, 1, 0, 0, 0, 2], station.mac.0, None, 0x0806, &arp);
@@ -502,12 +502,23 @@ async fn the_rules_are_those_of_table_i() {
         (TableId(0), Some(PortNo(100)), Some(TableId(1))),
         "SW-T0-H"
     );
-    let m1 = find(Kind::T0Decapsulate);
-    assert_eq!(
-        (m1.matching.ipv4_src(), m1.matching.ipv4_dst(), m1.matching.udp_dst()),
-        (Some([10, 0, 0, 1].into()), Some([10, 0, 0, 11].into()), Some(2152)),
-        "SW-T0-M1"
-    );
+    // For every base station of the switch and every anchor, both ways: a user may hand over at any time.
+    let to_tunnels = tables.flows.iter().filter(|flow| {
+        Kind::of_cookie(flow.cookie) == Some(Kind::T0Decapsulate) && flow.matching.udp_dst() == Some(2152)
+    });
+    let ends = to_tunnels.clone().map(|flow| (flow.matching.ipv4_src(), flow.matching.ipv4_dst()));
+    let ends: BTreeSet<_> = ends.map(|(from, to)| (from.unwrap(), to.unwrap())).collect();
+    let known = config(&folder);
+    let stations = known.base_stations.iter().filter(|station| station.switch == known.switches[0].name);
+    let pairs =
+        stations.flat_map(|station| known.anchors.iter().map(|anchor| (station.address, anchor.address)));
+    let both = pairs.flat_map(|(a, b)| [(a, b), (b, a)]);
+    let both = both.filter_map(|ends| match ends {
+        (IpAddr::V4(from), IpAddr::V4(to)) => Some((from, to)),
+        _ => None,
+    });
+    assert_eq!(ends, both.collect(), "SW-T0-M1");
+    let m1 = to_tunnels.into_iter().next().unwrap();
     assert_eq!(
         m1.instructions.apply_actions.as_deref(),
         Some(&[Action::output(PortNo::LOCAL)][..]),
@@ -652,14 +663,14 @@ async fn rules_of_an_old_way_outlast_its_last_packets() {
     diversion["target_address"] = json!("10.46.0.9");
     assert_eq!(call(&controller, "POST", "/v1/diversions", diversion.clone()).await.0, 200);
     let there = count(&n6, &access);
-    assert_eq!(there, [before[0] + 1, before[1] + 1, before[2] + 2]);
+    assert_eq!(there, [before[0] + 1, before[1] + 1, before[2] + 3]);
     let path = "/v1/diversions/gw1%7E10.45.0.1";
     for _ in 0..2 {
         let left = time::now();
         assert_eq!(call(&controller, "DELETE", path, Value::Null).await.0, 200);
         let on_their_way = count(&n6, &access);
         if time::now() - left < longest {
-            assert_eq!(on_their_way, [before[0], before[1] + 1, before[2] + 1]);
+            assert_eq!(on_their_way, [before[0], before[1] + 1, before[2] + 2]);
         }
         // Back before the time is over: nothing is removed then.
         assert_eq!(call(&controller, "POST", "/v1/diversions", diversion.clone()).await.0, 200);
@@ -674,7 +685,7 @@ async fn rules_of_an_old_way_outlast_its_last_packets() {
     let left = time::now();
     assert_eq!(call(&controller, "POST", "/v1/diversions", diversion).await.0, 200);
     if time::now() - left < longest {
-        assert_eq!(count(&n6, &access), [there[0], there[1] + 1, there[2] + 1]);
+        assert_eq!(count(&n6, &access), [there[0], there[1] + 1, there[2] + 2]);
     }
     until("only those of the third are left", async || count(&n6, &access) == there).await;
 }
@@ -812,7 +823,7 @@ fn station(group: u8, number: u8) -> MacAddr {
 async fn stations_on_n6_have_rules_with_all_anchors() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = with_n6(config(&folder));
-    let address: std::net::IpAddr = "10.1.0.12".parse().unwrap();
+    let address: IpAddr = "10.1.0.12".parse().unwrap();
     config.anchors[1].sgi.as_mut().unwrap().address = Some(address);
     let anchors: Vec<MacAddr> =
         config.anchors.iter().map(|anchor| anchor.sgi.as_ref().unwrap().mac).collect();
@@ -1398,6 +1409,32 @@ async fn a_prepared_request_takes_effect_by_commits_alone() {
     assert_eq!(edge.prepare(&users(1..4)).await["prepared"], 0);
 }
 
+/// A user's second address is prepared with the first one: its rules on N6, and nothing more in the tunnel, wait in the same bundles.
+#[tokio::test]
+async fn both_addresses_of_a_user_are_prepared() {
+    let edge = Prepared::start().await;
+    let one = users(1..4);
+    let mut both = one.clone();
+    for (number, user) in both.as_array_mut().unwrap().iter_mut().enumerate() {
+        user["second"] = json!({"ue": format!("2001:db8:0:{number}::")});
+    }
+    let rules = async |users: &Value| edge.prepare(users).await["rules"].as_u64().unwrap();
+    let (of_one, of_both) = (rules(&one).await, rules(&both).await);
+    // What is sent to the address, and questions for it, of three users.
+    assert_eq!(of_both, of_one + 3 * 2);
+    let (waiting, bundled, _) = edge.seen();
+    assert!(waiting > 0);
+    let done = edge.divert(&both).await;
+    assert_eq!(done["rules_set"], json!(of_both), "{done}");
+    let (_, after, _) = edge.seen();
+    assert_eq!(after, bundled, "by commits alone");
+    let (status, of_second) = call(&edge.controller, "GET", "/v1/ues/2001:db8:0:1::", Value::Null).await;
+    assert_eq!((status, &of_second["diverted"]), (200, &json!(true)), "{of_second}");
+    let ues = json!({"ues": ["2001:db8:0:0::", "10.45.0.2", "2001:db8:0:2::"]});
+    let removed = call(&edge.controller, "POST", "/v1/diversions/remove", ues).await.1;
+    assert_eq!(removed["changed"].as_array().unwrap().len(), 3, "{removed}");
+}
+
 /// Whatever has become of it meanwhile, a prepared request is done by what holds then.
 #[tokio::test]
 async fn a_prepared_request_that_is_out_of_date_is_done_in_the_ordinary_way() {
@@ -1450,7 +1487,7 @@ async fn a_prepared_request_that_is_out_of_date_is_done_in_the_ordinary_way() {
 
     // A target that has died since.
     edge.prepare(&users(14..16)).await;
-    let gw2: std::net::IpAddr = [10, 0, 0, 12].into();
+    let gw2: IpAddr = [10, 0, 0, 12].into();
     edge.switches[0].tables.lock().unwrap().mute = vec![gw2];
     until("gw2 is dead", async || {
         let all = edge.controller.diverting().anchors().await.unwrap();

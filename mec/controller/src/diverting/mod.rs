@@ -40,7 +40,7 @@ pub mod rules;
 use askers::Askers;
 use installed::{Difference, Installed};
 use journal::{Before, Diversions, Journal, JournalError, Line, Undoable as _};
-use model::{Diversion, Refusal};
+use model::{Address, Diversion, Refusal};
 pub use neighbours::AnchorState;
 use neighbours::Neighbours;
 use old_ways::OldWays;
@@ -474,7 +474,12 @@ impl Application {
             return false;
         };
         let of_anchor = |anchor: &Anchor| self.diversions.get(&Diversion::id_of_user(&anchor.name, target));
-        let Some(diversion) = self.config.anchors.iter().find_map(of_anchor) else { return false };
+        let by_second = || {
+            let is_asked_for = |second: Address| second.ue == target;
+            self.diversions.values().find(|diversion| diversion.second.is_some_and(is_asked_for))
+        };
+        let found = self.config.anchors.iter().find_map(of_anchor).or_else(by_second);
+        let Some(diversion) = found else { return false };
         let sgi = self.config.anchor(&diversion.to).and_then(|anchor| anchor.sgi.as_ref());
         let (Some(sgi), Some(in_port)) = (sgi, in_port) else { return false };
         let station = crate::frame::Station { mac: sgi.mac, ip: target };
@@ -498,14 +503,12 @@ impl Application {
         for diversion in diversions {
             let anchor = if back { &diversion.from } else { &diversion.to };
             let sgi = self.config.anchor(anchor).and_then(|anchor| anchor.sgi.as_ref());
-            let (Some(ue), Some(sgi), None, None) =
-                (diversion.ue, sgi, diversion.application, diversion.peer)
-            else {
-                continue;
-            };
+            let (Some(sgi), None, None) = (sgi, diversion.application, diversion.peer) else { continue };
             let Some(switch) = self.config.switch(&sgi.switch) else { continue };
-            let told = crate::frame::tell(crate::frame::Station { mac: sgi.mac, ip: ue }, None);
-            all.entry(switch.datapath_id).or_default().push(told);
+            let told = diversion.addresses().map(|address| {
+                crate::frame::tell(crate::frame::Station { mac: sgi.mac, ip: address.ue }, None)
+            });
+            all.entry(switch.datapath_id).or_default().extend(told);
         }
         for (datapath_id, told) in all {
             let out = openflow::Action::output(openflow::PortNo::FLOOD);
@@ -580,9 +583,9 @@ impl Application {
                 Err(error) => tracing::debug!(%error, id, "not diverted yet"),
             }
         }
-        match rules::order::downlink_ways(&self.config, &switches) {
+        match rules::native::ways(&self.config, &switches) {
             Ok(ways) => ways.iter().for_each(|placed| self.rules.enter(placed)),
-            Err(error) => tracing::error!(%error, "moves in order are not possible"),
+            Err(error) => tracing::error!(%error, "neither handovers nor moves in order are without loss"),
         }
         for anchor in &self.config.anchors {
             if let Some(placed) = self.side(&anchor.name, |id| self.diversions.get(id)) {

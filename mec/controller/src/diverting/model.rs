@@ -51,6 +51,17 @@ pub struct Flow {
     pub port: Option<u16>,
 }
 
+/// An address of a user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Address {
+    /// The address; see [`Diversion::ue`].
+    pub ue: IpAddr,
+    /// The one at the new anchor, if it gave another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_address: Option<IpAddr>,
+}
+
 /// A request: divert these packets from one anchor to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -77,6 +88,9 @@ pub struct Diversion {
     /// The user's address at the new anchor, if it gave another one (SEL-4).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_address: Option<IpAddr>,
+    /// The other address of a user with IPv4 and IPv6, in the same tunnels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub second: Option<Address>,
     /// Who has confirmed that the new anchor has this user's state (DIV-3).
     pub confirmed_by: String,
 }
@@ -154,10 +168,29 @@ impl Diversion {
         format!("{from}~all~{base_station}")
     }
 
+    /// The user's addresses; none if everything is diverted.
+    pub fn addresses(&self) -> impl Iterator<Item = Address> + use<> {
+        let first = self.ue.map(|ue| Address { ue, target_address: self.target_address });
+        first.into_iter().chain(self.second)
+    }
+
+    /// The same diversion with this address as the first one, if it is the user's.
+    pub fn of_address(&self, ue: IpAddr) -> Option<Diversion> {
+        let first = self.addresses().find(|address| address.ue == ue)?;
+        let second = self.addresses().find(|address| address.ue != ue);
+        let Address { ue, target_address } = first;
+        Some(Diversion { ue: Some(ue), target_address, second, ..self.clone() })
+    }
+
+    /// Whether the new anchor gave another address.
+    pub fn is_translated(&self) -> bool {
+        self.addresses().any(|address| address.target_address.is_some())
+    }
+
     /// Whether inner or outer headers are rewritten beyond the anchor's address.
     pub fn is_selective(&self) -> bool {
         let is_other = |tunnel: &Tunnel| tunnel.target_uplink.is_some() || tunnel.target_downlink.is_some();
-        self.target_address.is_some() || self.tunnels.iter().any(is_other)
+        self.is_translated() || self.tunnels.iter().any(is_other)
     }
 
     /// Checks everything that does not depend on the state of anchors and switches.
@@ -194,7 +227,7 @@ impl Diversion {
         }
         let Some(ue) = self.ue else {
             let is_bare = self.tunnels.is_empty() && self.application.is_none() && self.peer.is_none();
-            return if is_bare && self.target_address.is_none() {
+            return if is_bare && self.target_address.is_none() && self.second.is_none() {
                 Ok(())
             } else {
                 contradiction(
@@ -202,12 +235,23 @@ impl Diversion {
                 )
             };
         };
-        if ue.is_unspecified() || ue.is_multicast() || ue.is_loopback() {
+        let is_odd = |ue: IpAddr| ue.is_unspecified() || ue.is_multicast() || ue.is_loopback();
+        if self.addresses().any(|address| is_odd(address.ue)) {
             return contradiction("`ue` is not a user's address");
         }
-        let filters = self.tunnels.iter().filter_map(|tunnel| tunnel.filter);
-        if filters.into_iter().any(|filter| filter.server.is_ipv4() != ue.is_ipv4() || filter.protocol != 17)
-        {
+        if let Some(second) = self.second {
+            if second.ue.is_ipv4() == ue.is_ipv4() {
+                return contradiction("`second` is the user's address of the other IP version");
+            }
+            if self.application.is_some() || self.peer.is_some() {
+                return contradiction(
+                    "`second` is for whole users: an application or a pair has one IP version",
+                );
+            }
+        }
+        let is_of_user = |server: IpAddr| self.addresses().any(|own| own.ue.is_ipv4() == server.is_ipv4());
+        let mut filters = self.tunnels.iter().filter_map(|tunnel| tunnel.filter);
+        if filters.any(|filter| !is_of_user(filter.server) || filter.protocol != 17) {
             return contradiction(
                 "`filter` of a tunnel has the user's IP version and protocol 17, as a token is a datagram",
             );
@@ -226,7 +270,10 @@ impl Diversion {
         if self.peer.is_some_and(|peer| peer.is_ipv4() != ue.is_ipv4() || peer == ue) {
             return contradiction("`peer` is another user, with the same IP version");
         }
-        if self.target_address.is_some_and(|address| address.is_ipv4() != ue.is_ipv4()) {
+        let is_other_version = |Address { ue, target_address }: Address| {
+            target_address.is_some_and(|address| address.is_ipv4() != ue.is_ipv4())
+        };
+        if self.addresses().any(is_other_version) {
             return contradiction("`target_address` and `ue` have different IP versions");
         }
         let no_downlink =
@@ -267,7 +314,7 @@ impl Diversion {
                 return impossible("Open vSwitch tells 5G users apart by TEID only: give `tunnels`".into());
             }
         }
-        if self.target_address.is_some() {
+        if self.is_translated() {
             return impossible(
                 "Open vSwitch sees few inner addresses (those behind no GTP-U extension header, with a time to live of 64 to 79), \
                  and would lose all other packets of this user: have the target assign the same address"
@@ -347,6 +394,12 @@ mod tests {
             (json!({"application": {"protocol": 1, "server": "1.1.1.1", "port": 2}}), "have ports"),
             (json!({"application": {"protocol": 6, "server": "::1"}}), "IP versions"),
             (json!({"ue": null, "peer": "10.45.0.3"}), "without `ue` everything"),
+            (json!({"ue": null, "second": {"ue": "fd00::1"}}), "without `ue` everything"),
+            (json!({"second": {"ue": "10.45.0.3"}}), "the other IP version"),
+            (json!({"second": {"ue": "ff02::1"}}), "not a user's address"),
+            (json!({"second": {"ue": "fd00::1", "target_address": "10.1.1.1"}}), "IP versions"),
+            (json!({"second": {"ue": "fd00::1", "target_address": "fd01::1"}}), "`downlink` are needed"),
+            (json!({"second": {"ue": "fd00::1"}, "peer": "10.45.0.3"}), "whole users"),
         ] {
             let said = request(more).check(&config).unwrap_err().to_string();
             assert!(said.contains(expected), "{said}");

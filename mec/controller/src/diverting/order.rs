@@ -16,11 +16,11 @@ use openflow::{Code, MacAddr, PacketOut};
 use serde::Serialize;
 
 use super::journal::Diversions;
-use super::model::{Diversion, Tunnel};
+use super::model::{Address, Diversion, Tunnel};
 use super::neighbours::Neighbours;
 use super::rules::Macs as _;
 use super::rules::order::{self, Downlink, HoldPorts, Token};
-use crate::config::{Anchor, BaseStation, Config, Sgi};
+use crate::config::{self, Anchor, BaseStation, Config, Sgi};
 use crate::rule::{Kind, Rule, RuleKey};
 use crate::switch::{CommitError, Handle, Step, SwitchView};
 
@@ -64,8 +64,8 @@ pub struct NotKept {
 struct Side<'a> {
     anchor: &'a Anchor,
     sgi: &'a Sgi,
-    /// The user's address there.
-    address: IpAddr,
+    /// The user's addresses there.
+    addresses: Vec<IpAddr>,
     /// TEIDs there, by the TEID at the anchor that users are diverted from.
     tunnels: BTreeMap<u32, (u32, Option<u32>, Tunnel)>,
 }
@@ -75,8 +75,8 @@ struct Move<'a> {
     station: &'a BaseStation,
     station_mac: MacAddr,
     old_mac: MacAddr,
-    /// Whether all addresses of the user's prefix are its own.
-    is_prefix: bool,
+    /// The addresses that the user is diverted by.
+    ues: Vec<IpAddr>,
     old: Side<'a>,
     new: Side<'a>,
     access: (u64, HoldPorts),
@@ -183,10 +183,6 @@ impl Plan {
             *number
         };
         let order = &known.config.diverting.order;
-        let far: IpAddr = match moved.old.address {
-            IpAddr::V4(_) => order.token.into(),
-            IpAddr::V6(_) => order.token_ipv6.into(),
-        };
         let ((sgi, sgi_ports), (access, access_ports)) = (moved.sgi, moved.access);
         let mut rules: Vec<(u64, Rule)> = Vec::new();
         let mut expect = |plan: &mut Plan, datapath_id, rule: Rule| {
@@ -195,59 +191,65 @@ impl Plan {
             plan.awaited.push(Awaited { datapath_id, rule: key, mover, has_come: false });
             first + plan.awaited.len() - 1
         };
-        let uplink = queue();
-        let is_only = moved.old.tunnels.len() == 1;
-        let mut of_uplink = Vec::new();
-        for (key, (teid, downlink, tunnel)) in &moved.old.tunnels {
-            let server = tunnel.filter.map_or((far, None), |filter| (filter.server, filter.port));
-            let user = (moved.old.address, None);
-            let station = (moved.station.address, moved.station_mac);
-            let token = Token::new(user, server);
-            let qfi = order::qfi(moved.station.access, tunnel.qfi);
-            let anchor = (moved.old.anchor.address, moved.old_mac);
-            let Some(packet) = token.in_tunnel(station, anchor, *teid, qfi) else { continue };
-            let rule = order::token_uplink(sgi_ports, &token, is_only.then_some(uplink))?;
-            of_uplink.push(expect(self, sgi, rule));
-            self.tokens.push((access, packet));
+        let mut holds: Vec<(u64, Rule)> = Vec::new();
+        let addresses = moved.ues.iter().zip(moved.old.addresses.iter().zip(&moved.new.addresses));
+        for (ue, (old_address, new_address)) in addresses {
+            let uplink = queue();
+            let carries = |tunnel: &Tunnel| server_in(tunnel, *old_address, order);
+            let all = moved.old.tunnels.iter();
+            let all: Vec<_> = all.filter_map(|(key, of)| Some((key, of, carries(&of.2)?))).collect();
+            let mut of_uplink = Vec::new();
+            for (key, (teid, downlink, tunnel), server) in &all {
+                let user = (*old_address, None);
+                let station = (moved.station.address, moved.station_mac);
+                let token = Token::new(user, *server);
+                let qfi = order::qfi(moved.station.access, tunnel.qfi);
+                let anchor = (moved.old.anchor.address, moved.old_mac);
+                let Some(packet) = token.in_tunnel(station, anchor, *teid, qfi) else { continue };
+                let rule = order::token_uplink(sgi_ports, &token, (all.len() == 1).then_some(uplink))?;
+                of_uplink.push(expect(self, sgi, rule));
+                self.tokens.push((access, packet));
 
-            let new_downlink = moved.new.tunnels.get(key).and_then(|(_, downlink, _)| *downlink);
-            let (Some(old_teid), Some(new_teid)) = (*downlink, new_downlink) else {
-                self.kept.without_downlink = 1;
-                continue;
-            };
-            let of = |side: &Side<'_>, teid| Downlink {
-                anchor: side.anchor.address,
-                station: moved.station.address,
-                teid,
-            };
-            let token = Token::new(server, user);
-            let Some(packet) = token.on_sgi(moved.new.sgi.mac, moved.old.sgi.mac) else { continue };
-            let queue = queue();
-            let hold = order::hold_downlink(access_ports, queue, of(&moved.new, new_teid))?;
-            let rule = order::token_downlink(access_ports, queue, of(&moved.old, old_teid), &token)?;
-            let at = expect(self, access, rule);
-            self.rules.entry(access).or_default().push(hold);
-            self.tokens.push((sgi, packet));
+                let new_downlink = moved.new.tunnels.get(key).and_then(|(_, downlink, _)| *downlink);
+                let (Some(old_teid), Some(new_teid)) = (*downlink, new_downlink) else {
+                    self.kept.without_downlink = 1;
+                    continue;
+                };
+                let of = |side: &Side<'_>, teid| Downlink {
+                    anchor: side.anchor.address,
+                    station: moved.station.address,
+                    teid,
+                };
+                let token = Token::new(*server, user);
+                let Some(packet) = token.on_sgi(moved.new.sgi.mac, moved.old.sgi.mac) else { continue };
+                let queue = queue();
+                let only_of = (moved.ues.len() > 1).then_some(*ue);
+                let hold = order::hold_downlink(access_ports, queue, of(&moved.new, new_teid), only_of)?;
+                let rule = order::token_downlink(access_ports, queue, of(&moved.old, old_teid), &token)?;
+                let at = expect(self, access, rule);
+                holds.push((access, hold));
+                self.tokens.push((sgi, packet));
+                self.queues.push(Queue {
+                    datapath_id: access,
+                    ports: access_ports,
+                    number: queue,
+                    tokens: vec![at],
+                    is_open: false,
+                });
+            }
+            // A prefix, unless the address is a translated one.
+            let is_prefix = new_address == ue;
+            let mac = moved.new.sgi.mac;
+            holds.push((sgi, order::hold_uplink(sgi_ports, uplink, mac, *new_address, is_prefix)?));
             self.queues.push(Queue {
-                datapath_id: access,
-                ports: access_ports,
-                number: queue,
-                tokens: vec![at],
+                datapath_id: sgi,
+                ports: sgi_ports,
+                number: uplink,
+                tokens: of_uplink,
                 is_open: false,
             });
         }
-        let new = &moved.new;
-        let hold = order::hold_uplink(sgi_ports, uplink, new.sgi.mac, new.address, moved.is_prefix)?;
-        rules.push((sgi, hold));
-        let tokens = of_uplink;
-        self.queues.push(Queue {
-            datapath_id: sgi,
-            ports: sgi_ports,
-            number: uplink,
-            tokens,
-            is_open: false,
-        });
-        for (datapath_id, rule) in rules {
+        for (datapath_id, rule) in rules.into_iter().chain(holds) {
             self.rules.entry(datapath_id).or_default().push(rule);
         }
         Ok(())
@@ -367,6 +369,18 @@ impl Plan {
     }
 }
 
+/// The server of tokens for a user's address in a tunnel, and its port. `None`: the tunnel is of a dedicated bearer for the other IP version.
+fn server_in(tunnel: &Tunnel, user: IpAddr, order: &config::Order) -> Option<(IpAddr, Option<u16>)> {
+    let anybody: [IpAddr; 2] = [order.token.into(), order.token_ipv6.into()];
+    let far = anybody[usize::from(user.is_ipv6())];
+    match tunnel.filter {
+        None => Some((far, None)),
+        Some(filter) if filter.server.is_ipv4() == user.is_ipv4() => Some((filter.server, filter.port)),
+        // A bearer for a port of any server.
+        Some(filter) => anybody.contains(&filter.server).then_some((far, filter.port)),
+    }
+}
+
 fn micros(duration: Duration) -> u64 {
     duration.as_micros() as u64
 }
@@ -378,14 +392,18 @@ fn one<'a>(
     (new_name, new): (&str, &Diversion),
 ) -> Result<Move<'a>, String> {
     let Known { config, neighbours, switches, .. } = known;
-    let (Some(ue), None, None) = (new.ue, new.application, new.peer) else {
+    let (Some(_), None, None) = (new.ue, new.application, new.peer) else {
         return Err("order is kept for whole users only".to_owned());
     };
+    let addresses: Vec<Address> = new.addresses().collect();
+    if old.addresses().map(|address| address.ue).ne(addresses.iter().map(|address| address.ue)) {
+        return Err("the user's second address changes".to_owned());
+    }
     if old.base_station != new.base_station {
         return Err("the base station changes: the order of a handover is the base stations'".to_owned());
     }
     let station = config.base_station(&new.base_station).ok_or("the base station is not known")?;
-    let (old, new) = (side(config, old_name, old, ue)?, side(config, new_name, new, ue)?);
+    let (old, new) = (side(config, old_name, old)?, side(config, new_name, new)?);
     if old.tunnels.is_empty() {
         return Err("`tunnels` are needed: a token goes through each of them".to_owned());
     }
@@ -411,7 +429,7 @@ fn one<'a>(
         station,
         station_mac: mac(station.mac, station.address)?,
         old_mac: mac(old.anchor.mac, old.anchor.address)?,
-        is_prefix: new.address == ue,
+        ues: addresses.iter().map(|address| address.ue).collect(),
         old,
         new,
         access,
@@ -420,7 +438,7 @@ fn one<'a>(
 }
 
 /// A user at an anchor: the one that it is diverted from, or the one that it is diverted to.
-fn side<'a>(config: &'a Config, name: &str, diversion: &Diversion, ue: IpAddr) -> Result<Side<'a>, String> {
+fn side<'a>(config: &'a Config, name: &str, diversion: &Diversion) -> Result<Side<'a>, String> {
     let anchor = config.anchor(name).ok_or_else(|| format!("there is no anchor `{name}`"))?;
     let sgi = anchor
         .sgi
@@ -436,6 +454,7 @@ fn side<'a>(config: &'a Config, name: &str, diversion: &Diversion, ue: IpAddr) -
         };
         (tunnel.uplink, (uplink, downlink, *tunnel))
     };
-    let address = diversion.target_address.filter(|_| is_target).unwrap_or(ue);
-    Ok(Side { anchor, sgi, address, tunnels: diversion.tunnels.iter().map(of_tunnel).collect() })
+    let there = |Address { ue, target_address }| target_address.filter(|_| is_target).unwrap_or(ue);
+    let addresses = diversion.addresses().map(there).collect();
+    Ok(Side { anchor, sgi, addresses, tunnels: diversion.tunnels.iter().map(of_tunnel).collect() })
 }

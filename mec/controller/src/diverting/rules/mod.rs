@@ -10,13 +10,13 @@ use std::net::IpAddr;
 use openflow::{Action, Code, Instructions, MacAddr, Match, Oxm, PortNo, TableId};
 
 mod fields;
-mod native;
+pub(super) mod native;
 mod open_vswitch;
 pub(super) mod order;
 pub(super) mod sgi;
 
 use self::fields::{from_user, inner_flow, ip_dst, ip_src, packet_type, to_ip, to_user};
-use super::model::{Diversion, Tunnel};
+use super::model::{Address, Diversion, Tunnel};
 use crate::config::{Access, Config};
 use crate::rule::{Kind, Rule};
 use crate::switch::{Dialect, SwitchView};
@@ -121,6 +121,8 @@ struct Maker<'a> {
     to: End,
     rules: Vec<Placed>,
     rewrites_downlink: bool,
+    /// Whether a base station at the switch, to which the user may hand over, drops what other anchors send.
+    checks_peer: bool,
 }
 
 /// The rules of a diversion in all switches.
@@ -161,6 +163,8 @@ pub fn of_diversion(
     })?;
     let local =
         view.local().ok_or_else(|| missing(format!("the switch `{}` has no LOCAL port", settings.name)))?;
+    let mut here = config.base_stations.iter().filter(|other| other.switch == station.switch);
+    let checks_peer = here.any(|other| other.checks_peer);
     let mut maker = Maker {
         diversion,
         datapath_id: settings.datapath_id,
@@ -171,7 +175,8 @@ pub fn of_diversion(
         from: anchor(&diversion.from)?,
         to: anchor(&diversion.to)?,
         rules: Vec::new(),
-        rewrites_downlink: diversion.is_selective() || station.checks_peer,
+        rewrites_downlink: diversion.is_selective() || checks_peer,
+        checks_peer,
     };
     match view.dialect {
         Dialect::Native => maker.native()?,
@@ -208,6 +213,7 @@ pub fn of_probe(address: IpAddr) -> Result<Vec<Rule>, NoRule> {
 }
 
 /// What a rule of table 1 is for.
+#[derive(Clone)]
 struct Steered {
     priority: u16,
     /// Match beside tunnel addresses and flags.
@@ -280,38 +286,74 @@ impl Maker<'_> {
             return vec![pair(ue, peer), pair(peer, ue)];
         }
         if self.diversion.tunnels.is_empty() {
-            return vec![only(steer::ADDRESS, vec![packet_type(ue), from_user(ue)])];
+            let of_address = |Address { ue, .. }| only(steer::ADDRESS, vec![packet_type(ue), from_user(ue)]);
+            return self.diversion.addresses().map(of_address).collect();
         }
-        let of_tunnel = |tunnel: &Tunnel| {
-            let mut fields = vec![Oxm::tunnel_id(tunnel.uplink.into())];
-            let mut set: Vec<Oxm> =
-                tunnel.target_uplink.map(|teid| Oxm::tunnel_id(teid.into())).into_iter().collect();
-            if let Some(address) = self.diversion.target_address {
-                fields.extend([packet_type(ue), ip_src(ue)]);
-                set.push(ip_src(address));
-            }
-            Steered { priority: steer::TUNNEL, fields, set }
-        };
-        self.diversion.tunnels.iter().map(of_tunnel).collect()
+        self.diversion.tunnels.iter().flat_map(|tunnel| self.uplink_of(tunnel)).collect()
     }
 
-    /// What it rewrites, downlink.
-    fn downlink(&self) -> Vec<Steered> {
-        let (Some(ue), true) = (self.diversion.ue, self.rewrites_downlink) else { return Vec::new() };
-        let of_tunnel = |tunnel: &Tunnel| {
-            let at_station = tunnel.downlink?;
-            let mut fields = vec![Oxm::tunnel_id(tunnel.target_downlink.unwrap_or(at_station).into())];
-            let mut set = Vec::new();
-            if tunnel.target_downlink.is_some_and(|teid| teid != at_station) {
-                set.push(Oxm::tunnel_id(at_station.into()));
-            }
-            if let Some(address) = self.diversion.target_address {
-                fields.extend([packet_type(ue), ip_dst(address)]);
-                set.push(ip_dst(ue));
-            }
-            Some(Steered { priority: steer::TUNNEL, fields, set })
+    /// What a tunnel has uplink: one rule, or one for each address of the user if one is replaced.
+    fn uplink_of(&self, tunnel: &Tunnel) -> Vec<Steered> {
+        let of_tunnel = |more: Vec<Oxm>, source: Option<Oxm>| {
+            let fields = [vec![Oxm::tunnel_id(tunnel.uplink.into())], more].concat();
+            let teid = tunnel.target_uplink.map(|teid| Oxm::tunnel_id(teid.into()));
+            Steered { priority: steer::TUNNEL, fields, set: teid.into_iter().chain(source).collect() }
         };
-        self.diversion.tunnels.iter().filter_map(of_tunnel).collect()
+        if !self.diversion.is_translated() {
+            return vec![of_tunnel(Vec::new(), None)];
+        }
+        let of_address = |Address { ue, target_address }| match target_address {
+            Some(address) => of_tunnel(vec![packet_type(ue), ip_src(ue)], Some(ip_src(address))),
+            None => of_tunnel(vec![packet_type(ue)], None),
+        };
+        self.diversion.addresses().map(of_address).collect()
+    }
+
+    /// What it rewrites downlink by the tunnels that the request names.
+    fn downlink_by_tunnel(&self) -> Vec<Steered> {
+        if self.diversion.ue.is_none() || !self.rewrites_downlink {
+            return Vec::new();
+        }
+        let mut all = Vec::new();
+        for tunnel in &self.diversion.tunnels {
+            let Some(at_station) = tunnel.downlink else { continue };
+            let at_target = tunnel.target_downlink.unwrap_or(at_station);
+            let fields = vec![Oxm::tunnel_id(at_target.into())];
+            let teid = (at_target != at_station).then(|| Oxm::tunnel_id(at_station.into()));
+            let set: Vec<Oxm> = teid.into_iter().collect();
+            let priority = steer::TUNNEL;
+            if !self.diversion.is_translated() {
+                all.push(Steered { priority, fields, set });
+            } else if teid.is_some() {
+                all.extend(self.diversion.addresses().map(|address| {
+                    let (at_target, at_user) = downlink_of(address);
+                    let fields = [&fields[..], &at_target].concat();
+                    Steered { priority, fields, set: [&set[..], &at_user].concat() }
+                }));
+            }
+        }
+        all
+    }
+
+    /// What it rewrites downlink by the user's addresses, whichever base station and bearer a packet is for: the new anchor sends to
+    /// another one as soon as it is told of a handover, and the controller hears of that too late to change rules.
+    fn downlink_by_address(&self) -> Vec<Steered> {
+        if !(self.diversion.is_translated() || self.checks_peer) {
+            return Vec::new();
+        }
+        let of_address = |address| {
+            let (fields, set) = downlink_of(address);
+            Steered { priority: steer::ADDRESS, fields, set }
+        };
+        self.diversion.addresses().map(of_address).collect()
+    }
+}
+
+/// An address downlink: what of packets from the new anchor matches, and what is written.
+fn downlink_of(Address { ue, target_address }: Address) -> (Vec<Oxm>, Vec<Oxm>) {
+    match target_address {
+        Some(address) => (vec![packet_type(ue), ip_dst(address)], vec![ip_dst(ue)]),
+        None => (vec![packet_type(ue), to_user(ue)], Vec::new()),
     }
 }
 
@@ -466,6 +508,61 @@ mod tests {
         let more = json!({"ue": ue, "tunnels": tunnels, "target_address": "2001:db8:1::1"});
         let placed = made(&example(), Dialect::Native, more);
         assert_eq!(of(&placed, Kind::SgiDown)[0].key.matching.ipv6_dst(), Some(ue.parse().unwrap()));
+    }
+
+    /// What the new anchor sends to another base station or in another bearer has the user's address back too.
+    #[test]
+    fn downlink_needs_no_base_station_where_the_address_is_another_one() {
+        use openflow::Field::{TunIpv4Dst, TunIpv4Src, TunnelId};
+        let tunnels = json!([{"uplink": 7, "downlink": 8}, {"uplink": 9, "downlink": 10}]);
+        let more = json!({"tunnels": tunnels, "target_address": "10.46.0.2"});
+        let placed = made(&example(), Dialect::Native, more);
+        let users = of(&placed, Kind::T1High);
+        let down: Vec<_> = users.iter().filter(|rule| rule.key.matching.get(TunIpv4Src).is_some()).collect();
+        assert_eq!((users.len(), down.len()), (3, 1), "uplink by tunnel, downlink by address");
+        let matching = &down[0].key.matching;
+        assert_eq!(matching.ipv4_dst(), Some([10, 46, 0, 2].into()));
+        assert_eq!((matching.get(TunIpv4Dst), matching.get(TunnelId)), (None, None));
+        // The same for who checks its peer, wherever the user is.
+        let mut config = example();
+        let mut other = config.base_stations[0].clone();
+        (other.name, other.address, other.checks_peer) = ("enb9".into(), [10, 0, 0, 9].into(), true);
+        config.base_stations.push(other);
+        let placed = made(&config, Dialect::Native, json!({}));
+        let down = of(&placed, Kind::T1High)[1];
+        assert_eq!(down.key.matching.ipv4_dst(), Some([10, 45, 0, 2].into()));
+    }
+
+    /// Both addresses are steered both ways, and only the one that is another one at the new anchor is written.
+    #[test]
+    fn a_user_with_both_ip_versions_has_rules_for_each() {
+        let second = json!({"ue": "2001:db8:0:7::"});
+        let tunnels = json!([{"uplink": 7, "downlink": 8}]);
+        let plain = json!({"tunnels": tunnels, "second": second});
+        let placed = made(&example(), Dialect::Native, plain.clone());
+        assert_eq!(of(&placed, Kind::T1High).len(), 1, "a tunnel is steered whatever is in it");
+        assert_eq!([Kind::SgiDown, Kind::SgiNeighbour].map(|kind| of(&placed, kind).len()), [2, 2]);
+        assert_eq!(of(&made(&example(), Dialect::OpenVswitch, plain), Kind::T1High).len(), 3);
+
+        let more = json!({"tunnels": tunnels, "second": second, "target_address": "10.46.0.2"});
+        let placed = made(&example(), Dialect::Native, more);
+        let inside = |rule: &&Rule| {
+            let sets = rule.instructions.apply_actions.as_deref().unwrap().iter();
+            let writes_inside = sets.clone().any(|action| match action {
+                Action::SetField(set) => {
+                    [openflow::Field::Ipv4Src, openflow::Field::Ipv4Dst].contains(&set.oxm().field())
+                }
+                _ => false,
+            });
+            (rule.key.matching.get(openflow::Field::PacketType).unwrap().value() as u16, writes_inside)
+        };
+        let mut users: Vec<_> = of(&placed, Kind::T1High).iter().map(inside).collect();
+        users.sort_unstable();
+        assert_eq!(users, [(0x0800, true), (0x0800, true), (0x86dd, false), (0x86dd, false)]);
+        let kinds = [Kind::SgiDown, Kind::SgiUp, Kind::SgiNeighbour];
+        assert_eq!(kinds.map(|kind| of(&placed, kind).len()), [2, 1, 2]);
+        // Without tunnels: by each address.
+        assert_eq!(of(&made(&example(), Dialect::Native, json!({"second": second})), Kind::T1High).len(), 2);
     }
 
     /// Both ways between a pair go to the new anchor, but not what another anchor has of the peer.

@@ -56,7 +56,7 @@ impl Maker<'_> {
             let stage = Stage::User;
             self.ovs_steer(stage, steered, (station, from), (station, to))?;
         }
-        let downlink = self.downlink();
+        let downlink = self.downlink_by_tunnel();
         if downlink.is_empty() {
             return Ok(());
         }

@@ -16,9 +16,9 @@ use openflow::{Action, BufferId, Code, Instructions, MacAddr, Match, Oxm, Packet
 use packet::gtpu::{self, PduSession};
 use packet::{ethernet, ipv4, ipv6, protocol, transport};
 
-use super::fields::{ethertype, from_user, ip_dst, ip_src, packet_type, tun_dst, tun_src, tunnelled};
-use super::{ENCAPSULATION, FORWARDING, G_PDU, GTPU_PORT, Placed, Stage, UDP, classify, steer};
-use crate::config::{Access, Config, Place};
+use super::fields::{ethertype, from_user, ip_dst, ip_src, packet_type, tun_dst, tun_src};
+use super::{ENCAPSULATION, G_PDU, GTPU_PORT, UDP, classify, steer};
+use crate::config::Access;
 use crate::rule::{Kind, Rule};
 use crate::switch::{Dialect, SwitchView};
 
@@ -179,14 +179,17 @@ impl Downlink {
     }
 }
 
-/// Downlink: what the new anchor sends in a tunnel waits at the access switch.
+/// Downlink: what the new anchor sends in a tunnel waits at the access switch. `only_of`: packets of this address's IP version, where the
+/// user has both.
 pub(in crate::diverting) fn hold_downlink(
     ports: HoldPorts,
     queue: u32,
     tunnel: Downlink,
+    only_of: Option<IpAddr>,
 ) -> Result<Rule, Code> {
     let mut fields = tunnel.fields();
     fields.extend([Oxm::metadata(0), Oxm::tun_gtpu_msgtype(G_PDU)]);
+    fields.extend(only_of.map(packet_type));
     rule(Kind::Hold, ENCAPSULATION.0, steer::HOLD, fields, ports.waits(queue))
 }
 
@@ -199,48 +202,6 @@ pub(in crate::diverting) fn token_downlink(
 ) -> Result<Rule, Code> {
     let fields = [tunnel.fields(), vec![packet_type(token.to.0)], token.fields()].concat();
     rule(Kind::Token, ENCAPSULATION.0, steer::TOKEN, fields, Instructions::apply(ports.opens(queue)))
-}
-
-/// The way of all downlink packets through the GTP port of switches that can hold, whether somebody moves or not: a rule for a tunnel
-/// then concerns that tunnel alone, and tunnels stay in XDP.
-///
-/// # Errors
-/// Never for the addresses of a configuration.
-pub(in crate::diverting) fn downlink_ways(
-    config: &Config,
-    switches: &[SwitchView],
-) -> Result<Vec<Placed>, Code> {
-    let mut all = Vec::new();
-    for settings in config.switches.iter().filter(|switch| switch.place == Place::Access) {
-        let view = switches.iter().find(|view| view.datapath_id == settings.datapath_id);
-        let Some(view) = view.filter(|view| HoldPorts::of(view).is_some()) else { continue };
-        let Some(gtp) = view.port(&settings.gtp_port) else { continue };
-        let mut put = |stage, kind, table, priority, fields, instructions| {
-            let rule = Rule::new(kind, table, priority, Match::new(fields)?, instructions);
-            all.push(Placed { datapath_id: view.datapath_id, stage, rule });
-            Ok::<_, Code>(())
-        };
-        let (ground, to_forwarding) = (Stage::Ground, Instructions::goto(FORWARDING));
-        let to_tunnels = Instructions::goto(ENCAPSULATION);
-        put(ground, Kind::T0High, 0, classify::HIGH, vec![Oxm::in_port(gtp.port_no)], to_tunnels)?;
-        let stations = config.base_stations.iter().filter(|station| station.switch == settings.name);
-        for station in stations.map(|station| station.address) {
-            let mut by_local = tunnelled(None, Some(station));
-            by_local.push(Oxm::in_port(PortNo::LOCAL));
-            let kind = Kind::T0Encapsulated;
-            put(ground, kind, 0, classify::ENCAPSULATED, by_local, to_forwarding.clone())?;
-            let same = [Action::set(tun_dst(station))?, Action::output(PortNo::IN_PORT)];
-            let fields = vec![tun_dst(station)];
-            put(ground, Kind::T1Low, ENCAPSULATION.0, steer::LOW, fields, Instructions::apply(same))?;
-            let anchors = config.anchors.iter().map(|anchor| anchor.address);
-            for anchor in anchors.filter(|anchor| anchor.is_ipv4() == station.is_ipv4()) {
-                let fields = tunnelled(Some(anchor), Some(station));
-                let to_local = Instructions::apply([Action::output(PortNo::LOCAL)]);
-                put(Stage::Entry, Kind::T0Decapsulate, 0, classify::MEDIUM, fields, to_local)?;
-            }
-        }
-    }
-    Ok(all)
 }
 
 /// The QoS flow of a token in a base station's tunnel.

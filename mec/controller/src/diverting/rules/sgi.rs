@@ -20,6 +20,7 @@ use openflow::{Action, Code, Instructions, Match, Oxm, PortNo};
 use super::fields::{ethertype, from_user, ip_dst, ip_src, outer_answer, to_user};
 use super::{ENCAPSULATION, FORWARDING, Maker, NoRule, Placed, Stage, Then, classify, steer};
 use crate::config::{Config, Sgi};
+use crate::diverting::model::Address;
 use crate::frame::Station;
 use crate::rule::{Kind, Rule};
 
@@ -47,7 +48,15 @@ impl Maker<'_> {
             let to_peer = vec![Oxm::eth_dst(from.mac), ethertype(ue), to_user(peer), from_user(ue)];
             return self.sgi(Kind::SgiDown, medium + 1, to_peer, towards, on);
         }
-        match self.diversion.target_address {
+        let mut addresses = self.diversion.addresses();
+        addresses.try_for_each(|address| self.return_path_of(address, to))
+    }
+
+    /// The return path of one of the user's addresses, to the new anchor's side.
+    fn return_path_of(&mut self, Address { ue, target_address }: Address, to: &Sgi) -> Result<(), NoRule> {
+        let (medium, on) = (classify::MEDIUM, Then::Goto(FORWARDING));
+        let towards = vec![Oxm::eth_dst(to.mac)];
+        match target_address {
             None => self.sgi(Kind::SgiDown, medium, vec![ethertype(ue), to_user(ue)], towards, on)?,
             // Only one address can be written in the place of another, not a prefix.
             Some(address) => {
