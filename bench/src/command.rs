@@ -90,7 +90,13 @@ enum Name {
     /// UEs moved to an edge host and back under load: packets lost, doubled, overtaken, gaps, and what TCP sends again.
     Relocation(Common),
     /// The state of an S/P-GW at a second one: what a move of UEs costs by dumped memory, by a shared database, by a protocol of its own.
-    Replication(Common),
+    Replication {
+        #[command(flatten)]
+        common: Common,
+        /// Run only these parts.
+        #[arg(long, value_name = "PART", value_delimiter = ',')]
+        only: Vec<crate::replication::Part>,
+    },
     /// A video stream to a UE beside other traffic, in the three models.
     Video(Common),
     /// CoTCP against sequential TCP, HTTP/2, gRPC and yamux: the paper's benchmarks.
@@ -173,7 +179,9 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }),
         Name::Epc(common) => finish(common, |options| in_lab(crate::epc::run(options))),
         Name::Relocation(common) => finish(common, |options| in_lab(crate::relocation::run(options))),
-        Name::Replication(common) => finish(common, |options| in_lab(crate::replication::run(options))),
+        Name::Replication { common, only } => {
+            finish(common, |options| in_lab(crate::replication::run(options, only)))
+        }
         Name::Video(common) => finish(common, |options| {
             with_rights()?;
             crate::video::run(options)

@@ -147,12 +147,17 @@ fn needed_capabilities(config: &Config, names: &[&str], capture: bool) -> Vec<Ca
     let packets = uses(Backend::AfXdp) || uses(Backend::Dpdk);
     let low_port = sbi_ports(config).iter().any(|(name, port)| runs(name) && *port < 1024)
         || config.metrics.is_some_and(|metrics| metrics.port() < 1024);
+    let units_workers =
+        gnb::units(config).into_iter().filter(|unit| runs(unit.name)).map(|unit| unit.workers);
+    let upf_workers = runs("upf").then_some(&config.upf.workers);
+    let realtime = units_workers.chain(upf_workers).any(|workers| workers.realtime);
     let needed = [
         (Capability::NetAdmin, netlink),
         (Capability::NetRaw, runs("upf") || raw_sctp || capture || packets),
         (Capability::NetBindService, low_port),
         (Capability::Bpf, uses(Backend::AfXdp)),
         (Capability::IpcLock, uses(Backend::AfXdp) || uses(Backend::Dpdk)),
+        (Capability::SysNice, realtime),
         // To drive a device itself: physical addresses, registers, and files of huge pages.
         (Capability::SysAdmin, uses(Backend::Dpdk)),
         (Capability::SysRawio, uses(Backend::Dpdk)),

@@ -180,13 +180,30 @@ const FULL: Extent = Extent {
 const THOUSAND: usize = 1_000;
 const MANY: usize = 100_000;
 
-/// Runs the experiment.
+/// A part of the experiment.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// Attaches while the controller captures control messages.
+    Capture,
+    /// 1,000 UEs moved by the controller, prepared and not.
+    Moves,
+    /// 100,000 UEs moved by the controller; not in a quick run.
+    Many,
+    /// The schemes, each with its anchors.
+    Schemes,
+}
+
+/// Runs the experiment, or only the named parts.
 ///
 /// # Errors
 /// An anchor does not start, or does not serve a UE that it should.
-pub async fn run(options: &Options) -> anyhow::Result<Experiment> {
+pub async fn run(options: &Options, only: &[Part]) -> anyhow::Result<Experiment> {
+    let is_asked = |part| only.is_empty() || only.contains(&part);
     let extent = if options.quick { QUICK } else { FULL };
     let mut experiment = Experiment::new("replication", options.quick);
+    if !only.is_empty() {
+        experiment.param("parts", format!("{only:?}"));
+    }
     experiment.param("rounds", extent.rounds);
     experiment.param("rounds_ram", extent.ram_rounds);
     experiment.param("attaches_one_at_a_time", extent.attaches);
@@ -194,7 +211,25 @@ pub async fn run(options: &Options) -> anyhow::Result<Experiment> {
     experiment.param("build", if cfg!(debug_assertions) { "debug" } else { "release" });
     let mut progress = Progress::new("replication");
     let mut results = Results::default();
-    by_controller(&mut results, &mut progress, &extent).await?;
+    if [Part::Capture, Part::Moves, Part::Many].into_iter().any(is_asked) {
+        by_controller(&mut results, &mut progress, &extent, is_asked).await?;
+    }
+    if is_asked(Part::Schemes) {
+        by_schemes(&mut experiment, &mut results, &mut progress, &extent).await?;
+    }
+    figures(&mut experiment, &results, &extent);
+    experiment.ratios.insert("stored_mb_per_million".to_owned(), memory::of_a_million()?);
+    experiment.series = results.into_series();
+    Ok(experiment)
+}
+
+/// All contenders, round by round.
+async fn by_schemes(
+    experiment: &mut Experiment,
+    results: &mut Results,
+    progress: &mut Progress,
+    extent: &Extent,
+) -> anyhow::Result<()> {
     progress.say("starting anchors");
     let mut plain = Anchor::start(|_| ()).await?;
     let mut contenders = Vec::new();
@@ -238,7 +273,7 @@ pub async fn run(options: &Options) -> anyhow::Result<Experiment> {
                 continue;
             }
             progress.say(&format!("{}, round {} of {}", contender.name(), round + 1, extent.rounds));
-            let (seen, wrong) = measure(&mut results, contender, &extent).await?;
+            let (seen, wrong) = measure(results, contender, extent).await?;
             let check =
                 format!("{}: the second anchor serves the UEs, round {}", contender.name(), round + 1);
             experiment.check(&check, wrong.is_empty(), wrong.join("; "));
@@ -246,25 +281,43 @@ pub async fn run(options: &Options) -> anyhow::Result<Experiment> {
         }
     }
     for contender in &contenders {
-        table::row(&mut experiment, &results, contender, &is_selective, extent.counts)?;
+        table::row(experiment, results, contender, &is_selective, extent.counts)?;
     }
-    figures(&mut experiment, &results, &extent);
-    experiment.ratios.insert("stored_mb_per_million".to_owned(), memory::of_a_million()?);
     for contender in contenders {
         contender.stop().await?;
     }
-    plain.stop().await?;
-    experiment.series = results.into_series();
-    Ok(experiment)
+    plain.stop().await
 }
 
-/// UEs that the controller moves, and attaches while it captures messages in either way.
+/// Attaches while a controller captures messages in either way, and UEs that it moves.
 async fn by_controller(
     results: &mut Results,
     progress: &mut Progress,
     extent: &Extent,
+    is_asked: impl Fn(Part) -> bool,
 ) -> anyhow::Result<()> {
     progress.say("starting networks with a controller");
+    let mut edge = match is_asked(Part::Capture) {
+        true => capture(results, progress, extent).await?,
+        false => Edge::start(Capture::Copy).await?,
+    };
+    if is_asked(Part::Moves) || is_asked(Part::Many) {
+        edge.start_clone().await?;
+        edge.register(THOUSAND).await?;
+        // Link-layer addresses become known, pages are touched for the first time, and the clone gets its copies.
+        edge.carry(true).await?;
+    }
+    if is_asked(Part::Moves) {
+        moves(results, progress, extent, &edge).await?;
+    }
+    if is_asked(Part::Many) && extent.moves_of_many > 0 {
+        moves_of_many(results, progress, extent, &mut edge).await?;
+    }
+    edge.stop().await
+}
+
+/// Attaches in networks whose controllers capture messages or not; the network whose controller gets copies goes on.
+async fn capture(results: &mut Results, progress: &mut Progress, extent: &Extent) -> anyhow::Result<Edge> {
     let (off, copy, via) = tokio::try_join!(
         Edge::start(Capture::Off),
         Edge::start(Capture::Copy),
@@ -283,12 +336,18 @@ async fn by_controller(
             results.add((*name).to_owned(), US, 0, edge.attach_time_us(extent.attaches)?);
         }
     }
-    let [off, (_, mut edge), via] = edges;
+    let [off, (_, edge), via] = edges;
     tokio::try_join!(off.1.stop(), via.1.stop())?;
-    edge.start_clone().await?;
-    edge.register(THOUSAND).await?;
-    // Link-layer addresses become known, pages are touched for the first time, and the clone gets its copies.
-    edge.carry(true).await?;
+    Ok(edge)
+}
+
+/// [`THOUSAND`] UEs there and back.
+async fn moves(
+    results: &mut Results,
+    progress: &mut Progress,
+    extent: &Extent,
+    edge: &Edge,
+) -> anyhow::Result<()> {
     for round in 0..extent.moves {
         progress.say(&format!("moves by the controller, round {} of {}", round + 1, extent.moves));
         for prepare in if round % 2 == 0 { [true, false] } else { [false, true] } {
@@ -301,10 +360,18 @@ async fn by_controller(
             }
         }
     }
-    if extent.moves_of_many > 0 {
-        progress.say("very many UEs attach");
-        edge.register(MANY).await?;
-    }
+    Ok(())
+}
+
+/// [`MANY`] UEs there and back.
+async fn moves_of_many(
+    results: &mut Results,
+    progress: &mut Progress,
+    extent: &Extent,
+    edge: &mut Edge,
+) -> anyhow::Result<()> {
+    progress.say("very many UEs attach");
+    edge.register(MANY).await?;
     for round in 0..extent.moves_of_many {
         progress.say(&format!("moves of very many UEs, round {} of {}", round + 1, extent.moves_of_many));
         edge.remove_copies().await?;
@@ -316,7 +383,7 @@ async fn by_controller(
         results.add("many.back".to_owned(), MS, MANY, took.back);
         results.add("many.ms".to_owned(), MS, MANY, took.copied + took.there);
     }
-    edge.stop().await
+    Ok(())
 }
 
 /// A round of one contender. Returns whether the second anchor knew just one UE when one of many was moved, and what was wrong.

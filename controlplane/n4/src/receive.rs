@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use net::time;
+use net::udp::burst::Burst;
 use pfcp::endpoint::{Endpoint, Event, Failure, RequestId};
 use pfcp::message::*;
 use pfcp::{Cause, CpFunctionFeatures, Message, NodeId};
@@ -16,6 +17,9 @@ static EVENTS_DROPPED: Counter = Counter::new("n4_events_dropped");
 static UNEXPECTED: Counter = Counter::new("n4_unexpected_request");
 static WRONG_SEIDS: Counter = Counter::new("n4_wrong_seids");
 
+/// Largest datagram that is received: what UDP can carry.
+const DATAGRAM: usize = 65_535;
+
 /// Receives for N4. When it ends, so do all requests that wait for a response.
 pub(crate) struct Receiver(pub N4);
 
@@ -23,7 +27,7 @@ impl Receiver {
     /// Receives datagrams, keeps the timers, and passes on the endpoint's events.
     pub async fn run(self) {
         let n4 = &self.0;
-        let mut buffer = vec![0u8; 65_536];
+        let mut burst = Burst::new(DATAGRAM);
         loop {
             let (armed, behind) = {
                 let mut state = n4.lock();
@@ -37,9 +41,9 @@ impl Receiver {
                 biased;
                 room = n4.inner.events.reserve(), if behind => n4.catch_up(room.ok()),
                 () = time::sleep_until(wait) => n4.process(|endpoint, now| endpoint.handle_timeout(now)),
-                received = n4.inner.socket.recv_from(&mut buffer) => match received {
-                    Ok((length, from)) => n4.process(|endpoint, now| {
-                        endpoint.handle_datagram(now, from, buffer.get(..length).unwrap_or_default());
+                received = burst.receive(&n4.inner.socket) => match received {
+                    Ok(_) => n4.process(|endpoint, now| {
+                        burst.iter().for_each(|(from, datagram)| endpoint.handle_datagram(now, from, datagram));
                     }),
                     // ICMP errors of unreachable peers; requests to them time out.
                     Err(error) => tracing::debug!(%error, "N4 socket"),

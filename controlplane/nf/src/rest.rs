@@ -10,6 +10,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::{StatusCode, body::Incoming, header, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use net::{tcp, time};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::{sync::Semaphore, task::JoinHandle};
 
@@ -65,6 +66,8 @@ pub struct Response {
     pub status: u16,
     /// The content.
     pub body: Value,
+    /// The content as text, in the place of `body`: of thousands of users a tree of values takes longer than all else.
+    pub text: Option<String>,
     /// The path of what was made.
     pub location: Option<String>,
 }
@@ -72,19 +75,26 @@ pub struct Response {
 impl Response {
     /// 200 with content.
     pub fn ok(body: Value) -> Response {
-        Response { status: 200, body, location: None }
+        Response { status: 200, body, text: None, location: None }
+    }
+
+    /// 200 with content that may be long.
+    pub fn long(content: &impl Serialize) -> Response {
+        // Content is plain data.
+        let text = Some(serde_json::to_string(content).unwrap_or_default());
+        Response { text, ..Response::ok(Value::Null) }
     }
 
     /// 201 (made) or 202 (it is being made), the path of what was made, and its content.
     pub fn made(status: u16, location: String, body: Value) -> Response {
-        Response { status, body, location: Some(location) }
+        Response { location: Some(location), status, ..Response::ok(body) }
     }
 
     /// A refusal: a short title, and what is wrong and what to do.
     pub fn problem(status: u16, title: &str, detail: impl std::fmt::Display) -> Response {
         let body =
             json!({"type": "about:blank", "title": title, "status": status, "detail": detail.to_string()});
-        Response { status, body, location: None }
+        Response { status, ..Response::ok(body) }
     }
 }
 
@@ -183,7 +193,8 @@ async fn answer(
         }
     };
     let kind = if response.status < 400 { "application/json" } else { "application/problem+json" };
-    let mut out = hyper::Response::new(Full::new(Bytes::from(response.body.to_string())));
+    let text = response.text.unwrap_or_else(|| response.body.to_string());
+    let mut out = hyper::Response::new(Full::new(Bytes::from(text)));
     *out.status_mut() = StatusCode::from_u16(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     out.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
     if let Some(location) = response.location.and_then(|path| header::HeaderValue::from_str(&path).ok()) {
@@ -213,6 +224,17 @@ pub enum CallError {
     },
 }
 
+/// An answer as it came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answered {
+    /// HTTP status code.
+    pub status: u16,
+    /// The content.
+    pub content: Bytes,
+    /// The path of what was made.
+    pub location: Option<String>,
+}
+
 /// Sends a request and returns the answer, whatever its status is.
 ///
 /// # Errors
@@ -224,6 +246,23 @@ pub async fn call(
     path: &str,
     body: Option<&Value>,
 ) -> Result<Response, CallError> {
+    let Answered { status, content, location } = ask(limit, address, method, path, body).await?;
+    let broken = |error: serde_json::Error| CallError::Broken { address, reason: error.to_string() };
+    let body = serde_json::from_slice(&content).map_err(broken)?;
+    Ok(Response { status, location, ..Response::ok(body) })
+}
+
+/// As [`call`], without reading the content.
+///
+/// # Errors
+/// Nobody serves the address, or the answer does not come within `limit`.
+pub async fn ask(
+    limit: Duration,
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<Answered, CallError> {
     let broken = |reason: String| CallError::Broken { address, reason };
     let exchange = async {
         let stream = tcp::connect(address, limit)
@@ -248,8 +287,7 @@ pub async fn call(
         let content = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
         driver.abort();
         let content = content.map_err(|error| broken(error.to_string()))?.to_bytes();
-        let body = serde_json::from_slice(&content).map_err(|error| broken(error.to_string()))?;
-        Ok(Response { status, body, location })
+        Ok(Answered { status, content, location })
     };
     time::timeout(limit, exchange)
         .await
@@ -276,6 +314,7 @@ mod tests {
             match request.path.as_str() {
                 "/made" => Response::made(201, "/made/7".to_owned(), json!({})),
                 "/echo" => Response::ok(json!({"query": request.query, "octets": request.body.len()})),
+                "/long" => Response::long(&[request.query]),
                 _ => Response::problem(404, "not found", "there is /echo"),
             }
         })
@@ -287,6 +326,7 @@ mod tests {
         };
         let found = ask("/echo?a=1", json!("x")).await;
         assert_eq!(found, Response::ok(json!({"query": "a=1", "octets": 3})));
+        assert_eq!(ask("/long?a=2", Value::Null).await, Response::ok(json!(["a=2"])));
         let made = ask("/made", Value::Null).await;
         assert_eq!((made.status, made.location.as_deref()), (201, Some("/made/7")));
         assert_eq!(ask("/other", Value::Null).await.status, 404);

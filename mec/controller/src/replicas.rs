@@ -12,7 +12,7 @@ use replication::replicator::{
     Anchor, Copied, Datagrams, Listed, Outgoing, Place, Protocol, Refusal, Replicator, Scheme, Verdict,
 };
 use replication::track::Datagram;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use store::records::Records;
 use telemetry::counters::Counter;
@@ -78,6 +78,31 @@ pub struct Unwanted {
     /// Users by address or id; without it all.
     #[serde(default)]
     pub ues: Option<Vec<String>>,
+}
+
+/// What has become of [`Wanted`].
+#[derive(Debug, Serialize)]
+pub(crate) struct Made {
+    done: Vec<There>,
+    refused: Vec<Refused>,
+    took_ms: f64,
+    /// To the agent and back.
+    octets: u64,
+}
+
+/// A user whose copy is there.
+#[derive(Debug, Serialize)]
+struct There {
+    id: String,
+    ue: Option<IpAddr>,
+    diversion: Option<Diversion>,
+}
+
+/// A user whose copy is not, and why.
+#[derive(Debug, Serialize)]
+struct Refused {
+    ue: String,
+    why: String,
 }
 
 /// Replication as the controller has it. Clones share it.
@@ -241,7 +266,7 @@ impl Replication {
     }
 
     /// `POST /v1/replicas`.
-    pub(crate) async fn replicate(&self, wanted: Wanted) -> Result<Value, Refusal> {
+    pub(crate) async fn replicate(&self, wanted: Wanted) -> Result<Made, Refusal> {
         let start = net::time::now();
         let Wanted { from, to, agent, ues, scheme } = &wanted;
         let done = self.replicator.replicate(from, to, *agent, ues.as_deref(), *scheme).await?;
@@ -253,20 +278,18 @@ impl Replication {
                 useless.push(copied.listed.id.clone());
                 continue;
             }
-            there.push(json!({
-                "id": copied.listed.id,
-                "ue": copied.listed.addresses.first(),
-                "diversion": self.diversion(from, to, copied),
-            }));
+            let Listed { id, addresses, .. } = &copied.listed;
+            let (id, ue) = (id.clone(), addresses.first().copied());
+            there.push(There { id, ue, diversion: self.diversion(from, to, copied) });
         }
-        let refused = done.refused.iter().map(|(ue, why)| json!({"ue": ue, "why": why}));
-        let refused = refused.chain(useless.iter().map(|ue| json!({"ue": ue, "why": ANOTHER_PREFIX})));
-        let refused: Vec<Value> = refused.collect();
+        let refused = done.refused.iter().map(|(ue, why)| Refused { ue: ue.clone(), why: why.clone() });
+        let useless_one = |ue: &String| Refused { ue: ue.clone(), why: ANOTHER_PREFIX.to_owned() };
+        let refused: Vec<Refused> = refused.chain(useless.iter().map(useless_one)).collect();
         if !useless.is_empty() {
             self.replicator.remove(from, to, Some(&useless)).await?;
         }
         let took_ms = (net::time::now() - start).as_secs_f64() * 1e3;
-        Ok(json!({"done": there, "refused": refused, "took_ms": took_ms, "octets": done.octets}))
+        Ok(Made { done: there, refused, took_ms, octets: done.octets })
     }
 
     /// `POST /v1/replicas/remove`.

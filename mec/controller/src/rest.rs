@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nf::rest::{Request, Response};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use telemetry::counters::Family;
 
@@ -314,13 +314,14 @@ impl Api {
             }),
             Call::Switches => self.switches(),
             Call::Anchors => json!({"anchors": self.running()?.anchors().await?}),
-            Call::Diversions => json!({"diversions": self.diversions().await?}),
+            Call::Diversions => return self.diversions().await,
             Call::Divert(diversions, order) => done(&self.running()?.divert(diversions, order).await?),
             Call::Prepare(diversions) => json!(self.running()?.prepare(diversions).await?),
             Call::Undivert(removal) => {
                 let mut ids = removal.ids;
                 let ues: HashSet<_> = removal.ues.into_iter().collect();
-                for diversion in self.running()?.list().await? {
+                let all = if ues.is_empty() { Vec::new() } else { self.running()?.list().await? };
+                for diversion in all {
                     if diversion.addresses().any(|address| ues.contains(&address.ue)) {
                         ids.push(diversion.id());
                     }
@@ -364,10 +365,10 @@ impl Api {
                 }
             }
             Call::Replicas => self.replication.replicas(),
-            Call::Replicate(wanted) => match self.replication.replicate(wanted).await {
-                Ok(done) => done,
-                Err(refusal) => return Ok(not_replicated(&refusal)),
-            },
+            Call::Replicate(wanted) => {
+                let done = self.replication.replicate(wanted).await;
+                return Ok(done.map_or_else(|refusal| not_replicated(&refusal), |done| Response::long(&done)));
+            }
             Call::Unreplicate(unwanted) => match self.replication.remove(unwanted).await {
                 Ok(done) => done,
                 Err(refusal) => return Ok(not_replicated(&refusal)),
@@ -397,16 +398,17 @@ impl Api {
         json!({"switches": self.fabric.switches().into_iter().map(of).collect::<Vec<_>>()})
     }
 
-    async fn diversions(&self) -> Result<Vec<Value>, Refusal> {
+    async fn diversions(&self) -> Result<Response, Refusal> {
         let all = self.running()?.list().await?;
-        Ok(all.iter().map(with_id).collect())
+        let all: Vec<WithId> = all.iter().map(WithId::of).collect();
+        Ok(Response::long(&BTreeMap::from([("diversions", all)])))
     }
 
     async fn users(&self) -> Result<Value, Refusal> {
         let mut users: BTreeMap<IpAddr, Vec<Value>> = BTreeMap::new();
         for diversion in self.running()?.list().await? {
             for address in diversion.addresses() {
-                users.entry(address.ue).or_default().push(with_id(&diversion));
+                users.entry(address.ue).or_default().push(json!(WithId::of(&diversion)));
             }
         }
         let of = |(ue, diversions): (IpAddr, Vec<Value>)| json!({"ue": ue, "diversions": diversions});
@@ -489,11 +491,18 @@ impl Api {
     }
 }
 
-fn with_id(diversion: &Diversion) -> Value {
-    // A diversion is plain data.
-    let mut value = serde_json::to_value(diversion).unwrap_or_default();
-    value["id"] = json!(diversion.id());
-    value
+/// A diversion with its id.
+#[derive(Serialize)]
+struct WithId<'a> {
+    id: String,
+    #[serde(flatten)]
+    diversion: &'a Diversion,
+}
+
+impl WithId<'_> {
+    fn of(diversion: &Diversion) -> WithId<'_> {
+        WithId { id: diversion.id(), diversion }
+    }
 }
 
 fn done(done: &Done) -> Value {

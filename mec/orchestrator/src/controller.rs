@@ -135,6 +135,28 @@ struct Named {
     name: String,
 }
 
+fn without_answer(error: rest::CallError) -> CallFailed {
+    match error {
+        rest::CallError::Unreachable { .. } => CallFailed::NotNow(format!("the controller: {error}")),
+        rest::CallError::Broken { .. } => CallFailed::Unanswered(format!("the controller: {error}")),
+    }
+}
+
+/// What an answer that is not good says.
+fn refusal(status: u16, body: &Value) -> CallFailed {
+    let detail = body["detail"].as_str().unwrap_or("refused without a reason").to_owned();
+    let title = body["title"].as_str().unwrap_or_default();
+    match status {
+        // Another diversion is in the way: that does not change by waiting.
+        409 if title == "in the way" => CallFailed::Refused(detail),
+        // An anchor does not answer, a switch is away, an application is stopped.
+        409 | 503 => CallFailed::NotNow(detail),
+        400..500 => CallFailed::Refused(detail),
+        507 => CallFailed::Refused(detail),
+        _ => CallFailed::Unanswered(detail),
+    }
+}
+
 /// A client of the controller.
 #[derive(Debug, Clone, Copy)]
 pub struct Controller {
@@ -150,34 +172,27 @@ impl Controller {
 
     async fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, CallFailed> {
         let answer =
-            rest::call(self.limit, self.address, method, path, body).await.map_err(|error| match error {
-                rest::CallError::Unreachable { .. } => CallFailed::NotNow(format!("the controller: {error}")),
-                rest::CallError::Broken { .. } => CallFailed::Unanswered(format!("the controller: {error}")),
-            })?;
-        if answer.status < 300 {
-            return Ok(answer.body);
-        }
-        let detail = answer.body["detail"].as_str().unwrap_or("refused without a reason").to_owned();
-        let title = answer.body["title"].as_str().unwrap_or_default();
-        Err(match answer.status {
-            // Another diversion is in the way: that does not change by waiting.
-            409 if title == "in the way" => CallFailed::Refused(detail),
-            // An anchor does not answer, a switch is away, an application is stopped.
-            409 | 503 => CallFailed::NotNow(detail),
-            400..500 => CallFailed::Refused(detail),
-            507 => CallFailed::Refused(detail),
-            _ => CallFailed::Unanswered(detail),
-        })
+            rest::call(self.limit, self.address, method, path, body).await.map_err(without_answer)?;
+        if answer.status < 300 { Ok(answer.body) } else { Err(refusal(answer.status, &answer.body)) }
     }
 
+    /// A list, which is all that is in the answer. It may be long: what nobody here needs of it is not kept.
     async fn list<T: serde::de::DeserializeOwned>(
         &self,
         path: &str,
         key: &str,
     ) -> Result<Vec<T>, CallFailed> {
-        let mut answer = self.call("GET", path, None).await?;
-        serde_json::from_value(answer[key].take())
-            .map_err(|error| CallFailed::Unanswered(format!("GET {path} of the controller: {error}")))
+        let answer = rest::ask(self.limit, self.address, "GET", path, None).await.map_err(without_answer)?;
+        let wrong = |error: &dyn std::fmt::Display| {
+            CallFailed::Unanswered(format!("GET {path} of the controller: {error}"))
+        };
+        if answer.status >= 300 {
+            let body = serde_json::from_slice(&answer.content).map_err(|error| wrong(&error))?;
+            return Err(refusal(answer.status, &body));
+        }
+        let mut lists: BTreeMap<String, Vec<T>> =
+            serde_json::from_slice(&answer.content).map_err(|error| wrong(&error))?;
+        lists.remove(key).ok_or_else(|| wrong(&format!("there is no `{key}`")))
     }
 
     /// Who is diverted, by the diversions' identifiers.

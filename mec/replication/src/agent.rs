@@ -16,6 +16,7 @@ use foldhash::HashMap;
 use net::tcp::{TcpListener, TcpStream};
 use net::time::{self, Duration};
 use net::udp::UdpSocket;
+use net::udp::burst::{self, Burst};
 use serde::Deserialize;
 use telemetry::counters::Counter;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -45,6 +46,8 @@ const ASSOCIATION_TRIES: u32 = 10;
 const ASSOCIATION_WAIT: Duration = Duration::from_millis(300);
 /// Octets of a socket's queues.
 const QUEUE: usize = 4 << 20;
+/// Largest datagram that is received: what UDP can carry.
+const DATAGRAM: usize = 65_535;
 
 /// Section `mec: agent:`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -80,6 +83,8 @@ pub struct Agent {
     /// As soon as a replicator has said which protocol.
     side: Option<(Sides, Arc<UdpSocket>)>,
     templates: HashMap<u16, Template>,
+    /// Datagrams for the next system call.
+    outbox: Vec<(SocketAddr, Vec<u8>)>,
     unsent: Vec<u8>,
     /// Octets that were sent by this connection.
     sent: u64,
@@ -113,9 +118,9 @@ impl Agent {
     /// It cannot be served.
     pub async fn bind(config: Config) -> io::Result<Agent> {
         let listener = Arc::new(net::tcp::listen(config.listen).await?);
-        let (templates, unsent, usage, writer) = Default::default();
+        let (templates, outbox, unsent, usage, writer) = Default::default();
         let (sent, is_greeted) = (0, false);
-        Ok(Agent { config, listener, side: None, templates, unsent, sent, is_greeted, usage, writer })
+        Ok(Agent { config, listener, side: None, templates, outbox, unsent, sent, is_greeted, usage, writer })
     }
 
     /// Serves replicators, one after another, without end.
@@ -141,13 +146,13 @@ impl Agent {
     /// Serves the clone while nobody is connected.
     async fn without(&mut self, listener: &TcpListener) -> TcpStream {
         self.begin();
-        let mut datagram = vec![0; 65_536];
+        let mut burst = Burst::new(DATAGRAM);
         loop {
             let due = self.due();
             tokio::select! {
                 stream = accept(listener) => return stream,
-                received = receive(self.side.as_ref().map(|(_, socket)| socket.clone()), &mut datagram) => {
-                    self.datagram(&datagram[..received]);
+                () = receive(self.side.as_ref().map(|(_, socket)| socket.clone()), &mut burst) => {
+                    self.datagrams(&burst);
                 }
                 () = sleep_until(due) => self.timeout(),
             }
@@ -162,7 +167,7 @@ impl Agent {
         self.templates.clear();
         self.begin();
         let mut reader = Reader::default();
-        let (mut octets, mut datagram) = (vec![0; 65_536], vec![0; 65_536]);
+        let (mut octets, mut burst) = (vec![0; 65_536], Burst::new(DATAGRAM));
         loop {
             let due = self.due();
             let socket = self.side.as_ref().map(|(_, socket)| socket.clone());
@@ -189,7 +194,7 @@ impl Agent {
                         self.frame(frame).await?;
                     }
                 }
-                received = receive(socket, &mut datagram) => self.datagram(&datagram[..received]),
+                () = receive(socket, &mut burst) => self.datagrams(&burst),
                 () = sleep_until(due) => self.timeout(),
                 sent = to.write(&self.unsent), if !self.unsent.is_empty() => self.has_sent(sent?),
             }
@@ -229,25 +234,30 @@ impl Agent {
         }
     }
 
-    fn datagram(&mut self, first: &[u8]) {
-        let Some((side, socket)) = &mut self.side else { return };
+    /// Takes datagrams that have come together, before any is answered.
+    fn datagrams(&mut self, burst: &Burst) {
+        let Some((side, _)) = &mut self.side else { return };
         let now = time::now_std();
-        of_side!(side, clone => clone.handle_datagram(now, first));
-        // Those that wait as well, before any is answered.
-        let mut datagram = [0; 4096];
-        for _ in 0..64 {
-            let Ok(length) = socket.try_recv(&mut datagram) else { break };
-            of_side!(side, clone => clone.handle_datagram(now, &datagram[..length]));
+        for (_, datagram) in burst.iter() {
+            of_side!(side, clone => clone.handle_datagram(now, datagram));
         }
     }
 
     /// Sends what is to be sent, and tells what has happened.
     fn flush(&mut self) {
         let Some((side, socket)) = &mut self.side else { return };
+        let to =
+            SocketAddr::new(self.config.clone, if matches!(side, Sides::N4(_)) { N4_PORT } else { S11_PORT });
         while let Some(datagram) = of_side!(side, clone => clone.poll_transmit()) {
-            // What is lost is repeated.
-            let _ = socket.try_send(&datagram);
+            self.outbox.push((to, datagram));
         }
+        let mut rest = &self.outbox[..];
+        while !rest.is_empty() {
+            // What is lost is repeated.
+            let sent = burst::send(&**socket, rest).unwrap_or(1);
+            rest = &rest[sent.clamp(1, rest.len())..];
+        }
+        self.outbox.clear();
         while let Some(event) = of_side!(side, clone => clone.poll_event()) {
             let frame = match event {
                 Event::Made(handle, made) => Frame::Made(handle, made),
@@ -424,11 +434,12 @@ fn script(
     Some(Script { control, requests })
 }
 
-async fn receive(socket: Option<Arc<UdpSocket>>, datagram: &mut [u8]) -> usize {
+/// Waits for datagrams of the clone.
+async fn receive(socket: Option<Arc<UdpSocket>>, burst: &mut Burst) {
     let Some(socket) = socket else { return std::future::pending().await };
     loop {
-        match socket.recv(datagram).await {
-            Ok(length) => return length,
+        match burst.receive(&socket).await {
+            Ok(_) => return,
             // Nobody listens at the clone (yet): the request is repeated.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
             Err(error) => {

@@ -37,8 +37,8 @@ pub enum Incoming {
     Connected,
     /// It is not, see [`Connection::state`].
     Failed,
-    /// It says something.
-    Frame(Frame),
+    /// It says this, which has come together.
+    Frames(Vec<Frame>),
 }
 
 /// Takes what comes.
@@ -175,14 +175,21 @@ async fn connection(
                 }
                 shared.octets.fetch_add(read as u64, Ordering::Relaxed);
                 reader.push(&octets[..read]);
-                while let Some(frame) = reader.read().map_err(std::io::Error::other)? {
-                    if frame == Frame::Ready && number == 0 {
-                        number = shared.count.fetch_add(1, Ordering::AcqRel) + 1;
-                        take(Incoming::Connected);
-                    } else {
-                        take(Incoming::Frame(frame));
+                let mut frames = Vec::new();
+                let is_read = loop {
+                    match reader.read() {
+                        Ok(Some(Frame::Ready)) if number == 0 => {
+                            take(Incoming::Frames(std::mem::take(&mut frames)));
+                            number = shared.count.fetch_add(1, Ordering::AcqRel) + 1;
+                            take(Incoming::Connected);
+                        }
+                        Ok(Some(frame)) => frames.push(frame),
+                        Ok(None) => break Ok(()),
+                        Err(error) => break Err(std::io::Error::other(error)),
                     }
-                }
+                };
+                take(Incoming::Frames(frames));
+                is_read?;
             }
             count = said.recv_many(&mut batch, 1024) => {
                 if count == 0 {

@@ -762,9 +762,11 @@ impl Replicator {
             connection::Incoming::Failed => {
                 UNCHARGED.add(state.no_longer_awaited(|wait| wait.replica == *key) as u64);
             }
-            connection::Incoming::Frame(frame) => {
-                // What cannot be passed on is asked again.
-                let _ = state.frame(key, frame);
+            connection::Incoming::Frames(frames) => {
+                for frame in frames {
+                    // What cannot be passed on is asked again.
+                    let _ = state.frame(key, frame);
+                }
             }
         }
         self.flush(state);

@@ -6,12 +6,16 @@ use std::time::{Duration, Instant};
 use gtpv2c::endpoint::{Endpoint, Event, Failure, Handle, RequestId};
 use gtpv2c::{CauseValue, Message};
 use net::time;
+use net::udp::burst::Burst;
 use tokio::sync::mpsc::Permit;
 
 use crate::{Answer, Gtpc, GtpcError, GtpcEvent, Outcome, State, Waiting};
 
 /// How long the receiving task sleeps when no timer runs. A request wakes it.
 const NO_TIMER: Duration = Duration::from_secs(3600);
+
+/// Largest datagram that is received: what UDP can carry.
+const DATAGRAM: usize = 65_535;
 
 /// Receives for GTP-C. When it ends, so do all requests that wait for an answer.
 pub(crate) struct Receiver(pub Gtpc);
@@ -20,7 +24,7 @@ impl Receiver {
     /// Receives datagrams, keeps the timers, and passes on the endpoint's events.
     pub async fn run(self) {
         let gtpc = &self.0;
-        let mut buffer = vec![0u8; 65_536];
+        let mut burst = Burst::new(DATAGRAM);
         loop {
             let (armed, behind) = {
                 let mut state = gtpc.lock();
@@ -33,9 +37,9 @@ impl Receiver {
                 biased;
                 room = gtpc.inner.events.reserve(), if behind => gtpc.catch_up(room.ok()),
                 () = time::sleep_until(wait) => gtpc.process(|endpoint, now| endpoint.handle_timeout(now)),
-                received = gtpc.inner.socket.recv_from(&mut buffer) => match received {
-                    Ok((length, from)) => gtpc.process(|endpoint, now| {
-                        endpoint.handle_datagram(now, from, buffer.get(..length).unwrap_or_default());
+                received = burst.receive(&gtpc.inner.socket) => match received {
+                    Ok(_) => gtpc.process(|endpoint, now| {
+                        burst.iter().for_each(|(from, datagram)| endpoint.handle_datagram(now, from, datagram));
                     }),
                     // ICMP errors of unreachable peers; requests to them time out.
                     Err(error) => tracing::debug!(%error, "GTP-C socket"),

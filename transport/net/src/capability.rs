@@ -22,6 +22,8 @@ pub enum Capability {
     SysRawio = 17,
     /// Namespaces.
     SysAdmin = 21,
+    /// Real-time priority for threads.
+    SysNice = 23,
     /// Programs in C in XDP, whose pointers the kernel follows with this capability only (Linux 5.8).
     Perfmon = 38,
     /// eBPF programs and maps (Linux 5.8).
@@ -39,6 +41,7 @@ impl Capability {
             Capability::IpcLock => "CAP_IPC_LOCK",
             Capability::SysRawio => "CAP_SYS_RAWIO",
             Capability::SysAdmin => "CAP_SYS_ADMIN",
+            Capability::SysNice => "CAP_SYS_NICE",
             Capability::Perfmon => "CAP_PERFMON",
             Capability::Bpf => "CAP_BPF",
         }

@@ -75,6 +75,9 @@ fn serve(arg: &ConfigArg, log: Option<&str>) -> anyhow::Result<ExitCode> {
     if config.xdp.is_some() {
         kept.push(Capability::Perfmon);
     }
+    if config.workers.realtime {
+        kept.push(Capability::SysNice);
+    }
     if run::folder_of_another(&file.run_dir).is_some() && Capability::DacOverride.held() {
         kept.push(Capability::DacOverride);
     }

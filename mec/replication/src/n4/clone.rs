@@ -190,8 +190,11 @@ impl Side for N4 {
             MessageType::HeartbeatResponse as u8,
             MessageType::AssociationSetupResponse as u8,
         ];
-        let is_of_node = codes.iter().any(|code| octets.get(1) == Some(code));
-        match Message::decode(octets).ok().filter(|_| is_of_node)?.1 {
+        // All messages come here, and few are read.
+        if !codes.contains(octets.get(1)?) {
+            return None;
+        }
+        match Message::decode(octets).ok()?.1 {
             Message::HeartbeatRequest(heartbeat) => Some(heartbeat.recovery_time_stamp.0),
             Message::HeartbeatResponse(heartbeat) => Some(heartbeat.recovery_time_stamp.0),
             Message::AssociationSetupResponse(answer) if answer.cause.is_accepted() => {

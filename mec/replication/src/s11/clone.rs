@@ -264,10 +264,12 @@ impl Side for S11 {
     }
 
     fn start(&self, octets: &[u8]) -> Option<u32> {
-        let is_echo = [MessageType::EchoRequest as u8, MessageType::EchoResponse as u8]
-            .iter()
-            .any(|code| octets.get(1) == Some(code));
-        match read(octets).filter(|_| is_echo)?.1 {
+        let code = *octets.get(1)?;
+        // All messages come here, and few are read.
+        if ![MessageType::EchoRequest as u8, MessageType::EchoResponse as u8].contains(&code) {
+            return None;
+        }
+        match read(octets)?.1 {
             Message::EchoRequest(echo) => Some(echo.recovery.0.into()),
             Message::EchoResponse(echo) => Some(echo.recovery.0.into()),
             _ => None,

@@ -104,7 +104,9 @@ fn enter_created(answer: &CreateSessionResponse, known: Option<Paa>, bearers: &m
 pub fn dedicated(requests: &[Vec<u8>]) -> Vec<(u8, Datagrams)> {
     let mut found = Vec::new();
     let mut asked = None;
-    for (_, message) in requests.iter().filter_map(|request| read(request)) {
+    let about = [MessageType::CreateBearerRequest, MessageType::CreateBearerResponse];
+    let requests = requests.iter().filter(|request| about.iter().any(|kind| is_of(request, *kind)));
+    for (_, message) in requests.filter_map(|request| read(request)) {
         match (message, asked.take()) {
             (Message::CreateBearerRequest(request), _) => asked = Some(request),
             (Message::CreateBearerResponse(answer), Some(request)) => {
@@ -139,34 +141,31 @@ fn datagrams(tft: &[u8]) -> Option<Datagrams> {
     filters.iter().filter(|filter| filter.direction == Direction::Bidirectional).find_map(of)
 }
 
-/// A UE's tunnels at its base station: bearer, TEID, address.
+/// A UE's tunnels at its base station: bearer, TEID, address. Only the IEs that say so are read: many users are listed at once.
 pub fn stations(requests: &[Vec<u8>]) -> Vec<(u8, u32, IpAddr)> {
     let mut ends: Vec<(u8, u32, IpAddr)> = Vec::new();
-    let mut end = |id: Ebi, f_teid: Option<FTeid>| {
-        if let Some((f_teid, address)) = f_teid.and_then(|f_teid| Some((f_teid, f_teid.address()?))) {
-            ends.retain(|(known, ..)| *known != id.0);
-            ends.push((id.0, f_teid.teid, address));
-        }
-    };
-    for (_, message) in requests.iter().filter_map(|request| read(request)) {
-        match message {
-            Message::CreateSessionRequest(request) => {
-                request
-                    .bearers_to_be_created
-                    .iter()
-                    .for_each(|bearer| end(bearer.ebi, bearer.s1u_enb_f_teid));
+    let naming = [
+        MessageType::CreateSessionRequest,
+        MessageType::ModifyBearerRequest,
+        MessageType::CreateBearerResponse,
+    ];
+    for request in requests.iter().filter(|request| naming.iter().any(|kind| is_of(request, *kind))) {
+        for bearer in values(request, |kind, instance| (kind, instance) == (ie::BEARER_CONTEXT, 0)) {
+            let find = |kind| Ies::new(&request[bearer.clone()]).find(OffendingIe::new(kind, 0));
+            let id = find(ie::EBI).and_then(|value| Ebi::decode(value).ok());
+            let end = find(ie::F_TEID).and_then(|value| FTeid::decode(value).ok());
+            if let (Some(id), Some(end)) = (id, end)
+                && let Some(address) = end.address()
+            {
+                ends.retain(|(known, ..)| *known != id.0);
+                ends.push((id.0, end.teid, address));
             }
-            Message::ModifyBearerRequest(request) => {
-                request
-                    .bearers_to_be_modified
-                    .iter()
-                    .for_each(|bearer| end(bearer.ebi, bearer.s1u_enb_f_teid));
-            }
-            Message::CreateBearerResponse(answer) => {
-                answer.bearers.iter().for_each(|bearer| end(bearer.ebi, bearer.s1u_enb_f_teid));
-            }
-            _ => {}
         }
     }
     ends
+}
+
+/// Whether a message is of this type.
+fn is_of(message: &[u8], kind: MessageType) -> bool {
+    message.get(1) == Some(&(kind as u8))
 }
