@@ -132,6 +132,7 @@ impl World {
                 core: None,
                 inputs: vec![0, 1],
                 poll: Duration::ZERO,
+                realtime: false,
                 shared: Some(Shared { crossing, inputs: vec![0, 1] }),
             };
             running.push(Some(Worker::start_as(plan, graph, ports).unwrap()));
