@@ -80,9 +80,10 @@ impl Response {
 
     /// 200 with content that may be long.
     pub fn long(content: &impl Serialize) -> Response {
-        // Content is plain data.
-        let text = Some(serde_json::to_string(content).unwrap_or_default());
-        Response { text, ..Response::ok(Value::Null) }
+        match serde_json::to_string(content) {
+            Ok(text) => Response { text: Some(text), ..Response::ok(Value::Null) },
+            Err(error) => Response::problem(500, "the answer cannot be written", error),
+        }
     }
 
     /// 201 (made) or 202 (it is being made), the path of what was made, and its content.

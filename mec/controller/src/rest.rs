@@ -419,8 +419,9 @@ impl Api {
     async fn explain(&self, asked: Asked) -> Result<Response, Refusal> {
         let diverting = self.running()?;
         let all = diverting.list().await?;
-        let mut of_user: Vec<Diversion> =
-            all.iter().filter_map(|diversion| diversion.of_address(asked.ue)).collect();
+        let of_address =
+            |diversion: &Diversion| Some((Some(diversion.id()), diversion.of_address(asked.ue)?));
+        let mut of_user: Vec<(Option<String>, Diversion)> = all.iter().filter_map(of_address).collect();
         let diverted = !of_user.is_empty();
         if !diverted {
             let (Some(base_station), Some(from)) = (asked.base_station, asked.from) else {
@@ -438,7 +439,7 @@ impl Api {
                 filter: None,
                 qfi: None,
             });
-            of_user.push(Diversion {
+            let as_if = Diversion {
                 ue: Some(asked.ue),
                 tunnels: tunnels.into_iter().collect(),
                 application: None,
@@ -449,13 +450,14 @@ impl Api {
                 target_address: None,
                 second: None,
                 confirmed_by: String::new(),
-            });
+            };
+            of_user.push((None, as_if));
         }
         let macs = diverting.macs().await?;
         let mut ways = Vec::new();
-        for diversion in of_user {
+        for (id, diversion) in of_user {
             ways.push(json!({
-                "id": if diverted { Some(diversion.id()) } else { None },
+                "id": id,
                 "from": diversion.from, "to": diversion.to, "base_station": diversion.base_station,
                 "ways": self.ways(diversion, &macs).await?,
             }));

@@ -213,6 +213,17 @@ pub struct User<T> {
     again: Option<(Handle, Script)>,
 }
 
+/// An anchor is greeted, and nothing else is said.
+#[derive(Debug, Clone, Copy)]
+struct Greeting {
+    /// Its number among the questions.
+    question: u64,
+    /// When it is repeated.
+    due: Instant,
+    /// How often it may be, until those who wait for it have waited long enough.
+    left: u32,
+}
+
 /// A control plane's side of a protocol.
 pub trait Side {
     /// Of each user.
@@ -261,6 +272,8 @@ pub trait Side {
 struct Sent {
     handle: Handle,
     octets: Vec<u8>,
+    /// How many questions had been sent by then.
+    questions: u64,
     due: Instant,
     left: u32,
 }
@@ -311,8 +324,8 @@ pub struct Clone<S: Side> {
     /// The last one that was answered, and the last greeting that was accepted.
     heard: u64,
     greeted: u64,
-    /// It is greeted, and nothing else is said: when again.
-    greeting: Option<Instant>,
+    /// It is greeted.
+    greeting: Option<Greeting>,
     /// First requests that are sent again when it is greeted.
     put_back: Vec<(Handle, Vec<u8>)>,
     /// Replicators so far.
@@ -357,8 +370,9 @@ impl<S: Side> Clone<S> {
         self.started = Some(start);
     }
 
-    /// An answer to a question says when the anchor has started. If that is another time than before, all users whose first request was
-    /// sent before the question are gone; a later one was sent to the anchor as it is now.
+    /// An answer to a question says when the anchor has started. If that is another time than before, users whose first request was
+    /// sent before the question are gone; a later one was sent to the anchor as it is now. A first request under way goes on: the anchor
+    /// answers it as it is now, or has. Nobody is ended by a request here: the anchor may have given its TEID or SEID to another user.
     fn answers(&mut self, now: Instant, question: u64, start: u32) -> bool {
         if question <= self.heard {
             return false;
@@ -366,7 +380,8 @@ impl<S: Side> Clone<S> {
         self.heard = question;
         let has_restarted = self.started.replace(start).is_some_and(|before| before != start);
         if has_restarted {
-            self.lose(now, |user| user.begun.is_some_and(|begun| begun < question));
+            let is_under_way = |user: &User<S::State>| user.anchor == 0 && user.waits.is_some();
+            self.lose(now, |user| user.begun.is_some_and(|begun| begun < question) && !is_under_way(user));
         }
         has_restarted
     }
@@ -396,10 +411,21 @@ impl<S: Side> Clone<S> {
 
     fn greet(&mut self, now: Instant) {
         let sequence = self.next_sequence(false);
-        let Some(greeting) = self.side.greeting(sequence) else { return };
-        self.transmits.push_back(greeting);
-        self.greeting = Some(now + self.limits.repeat);
+        let Some(octets) = self.side.greeting(sequence) else { return };
+        self.transmits.push_back(octets);
         self.note_question(now, sequence);
+        let left = self.greeting.map_or(self.limits.repeats, |greeting| greeting.left.saturating_sub(1));
+        let pause = if left == 0 { self.limits.probe } else { self.limits.repeat };
+        self.greeting = Some(Greeting { question: self.questions, due: now + pause, left });
+    }
+
+    /// The anchor was greeted often enough: those who wait for that are refused.
+    fn give_up_greeting(&mut self, now: Instant) {
+        let put_back = std::mem::take(&mut self.put_back).into_iter().map(|(handle, _)| handle);
+        let naive = std::mem::take(&mut self.naive).into_iter().map(|(handle, _)| handle);
+        for handle in std::mem::take(&mut self.waiting).into_iter().chain(put_back).chain(naive) {
+            self.fail(now, handle, Why::Silent);
+        }
     }
 
     /// Asks the anchor whether it is there.
@@ -493,8 +519,18 @@ impl<S: Side> Clone<S> {
         self.by_control.insert(control, handle);
         let told = bearers.clone();
         let greeting = self.greetings;
-        self.users
-            .insert(handle, User { control, anchor, bearers, told, made: true, greeting, ..User::default() });
+        let user = User {
+            control,
+            anchor,
+            bearers,
+            told,
+            made: true,
+            greeting,
+            begun: Some(self.questions),
+            ..User::default()
+        };
+        self.users.insert(handle, user);
+        self.probe.get_or_insert(now + self.limits.probe);
     }
 
     /// Gives a user another handle, as another replicator names it; `None`: it is not there, or not as it is to be.
@@ -600,7 +636,8 @@ impl<S: Side> Clone<S> {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let first = |all: &BTreeSet<(Instant, u32)>| all.first().map(|(due, _)| *due);
         let probe = self.probe.filter(|_| !self.users.is_empty());
-        first(&self.due).into_iter().chain(first(&self.patience)).chain(probe).chain(self.greeting).min()
+        let greeting = self.greeting.map(|greeting| greeting.due);
+        first(&self.due).into_iter().chain(first(&self.patience)).chain(probe).chain(greeting).min()
     }
 
     /// Repeats what was not answered, and gives up on what was repeated enough.
@@ -615,11 +652,15 @@ impl<S: Side> Clone<S> {
                 continue;
             }
             sent.left -= 1;
+            sent.questions = self.questions;
             sent.due = now + self.limits.repeat;
             self.due.insert((sent.due, sequence));
             self.transmits.push_back(sent.octets.clone());
         }
-        if self.greeting.is_some_and(|due| due <= now) {
+        if let Some(greeting) = self.greeting.filter(|greeting| greeting.due <= now) {
+            if greeting.left == 0 {
+                self.give_up_greeting(now);
+            }
             self.greet(now);
         }
         if self.probe.is_none_or(|due| due <= now) {
@@ -661,19 +702,26 @@ impl<S: Side> Clone<S> {
         let has_restarted = match (question, start) {
             (Some(question), Some(start)) => self.answers(now, question, start),
             // Which users a start that the anchor tells unasked has ended, says only its answer to a question.
-            (None, Some(start)) if self.started != Some(start) => {
-                self.ask(now);
+            (None, Some(start)) if head.kind == Kind::Request && self.started != Some(start) => {
+                if !self.is_fresh(now) {
+                    self.ask(now);
+                }
                 false
             }
             _ => false,
         };
+        let is_last = question.is_some() && question == self.greeting.map(|greeting| greeting.question);
         // Where it refuses, it is asked again.
-        if self.side.is_greeted(message) == Some(true) {
-            self.greeting = None;
-            self.greeted = question.unwrap_or(self.greeted);
+        if is_last && self.side.is_greeted(message) == Some(true) {
+            self.greeted = self.greeting.take().map_or(self.greeted, |greeting| greeting.question);
         } else if has_restarted && self.greeting.is_none() {
             self.greet(now);
         }
+    }
+
+    /// Whether the anchor was asked just now whether it is there.
+    fn is_fresh(&self, now: Instant) -> bool {
+        self.asked_at.is_some_and(|at| now.saturating_duration_since(at) < self.limits.fresh)
     }
 
     /// Starts as many users as may be under way.
@@ -688,9 +736,8 @@ impl<S: Side> Clone<S> {
                 self.request_of(now, handle, octets);
             }
         }
-        let is_fresh = self.asked_at.is_some_and(|at| now.saturating_duration_since(at) < self.limits.fresh);
         let is_idle = self.waiting.is_empty() && self.naive.is_empty();
-        if !is_fresh && !is_idle {
+        if !is_idle && !self.is_fresh(now) {
             self.ask(now);
         }
         while self.sent.is_empty()
@@ -722,7 +769,8 @@ impl<S: Side> Clone<S> {
         }
         self.transmits.push_back(octets.clone());
         self.due.insert((due, sequence));
-        self.sent.insert(sequence, Sent { handle, octets, due, left: self.limits.repeats });
+        let (questions, left) = (self.questions, self.limits.repeats);
+        self.sent.insert(sequence, Sent { handle, octets, questions, due, left });
     }
 
     /// What was sent, which is no longer repeated.
@@ -820,15 +868,15 @@ impl<S: Side> Clone<S> {
             Answered::Accepted => self.step(now, handle),
             Answered::Refused(cause) => self.fail(now, handle, Why::Cause(cause)),
             Answered::Again(octets) => self.request_of(now, handle, octets),
-            Answered::Unknown(cause) => self.unknown(now, handle, cause, sent.octets),
+            Answered::Unknown(cause) => self.unknown(now, cause, sent),
         }
     }
 
     /// The anchor knows no control plane here. It has no users then, and is greeted, unless it was since the request was sent. A first
     /// request is sent again, once.
-    fn unknown(&mut self, now: Instant, handle: Handle, cause: u8, request: Vec<u8>) {
-        let Some(user) = self.users.get(&handle) else { return };
-        if user.begun >= Some(self.greeted) && self.greeting.is_none() {
+    fn unknown(&mut self, now: Instant, cause: u8, sent: Sent) {
+        let handle = sent.handle;
+        if sent.questions >= self.greeted && self.greeting.is_none() {
             self.lose(now, |user| user.anchor != 0);
             self.started = None;
             self.greet(now);
@@ -838,7 +886,7 @@ impl<S: Side> Clone<S> {
             Some(user) => {
                 user.begun = None;
                 user.put_back = PutBack::Waits;
-                self.put_back.push((handle, request));
+                self.put_back.push((handle, sent.octets));
             }
             None => self.fail(now, handle, Why::Cause(cause)),
         }

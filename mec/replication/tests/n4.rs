@@ -529,6 +529,62 @@ fn a_clone_that_forgets_its_associations_is_given_up() {
     assert_eq!(clone.poll_event(), Some(Event::Ended(0)));
 }
 
+/// A session that another agent made is asked after, and gone when its UPF has restarted.
+#[test]
+fn an_adopted_session_is_gone_with_a_restart() {
+    let mut world = World::new();
+    world.session(1);
+    let mut to = Upf::new(CLONE, 1);
+    let side = N4 { own: AGENT.into(), started: 5, gtpu: CLONE.into() };
+    let mut clone = Clone::new(side, Limits::default(), 99);
+    clone.adopt(world.now, 0, 77, Made { anchor: 88, bearers: Vec::new() });
+    for is_restart in [false, true] {
+        if is_restart {
+            to.restart();
+        }
+        assert_eq!(clone.poll_event(), None);
+        let now = clone.poll_timeout().expect("it is asked");
+        clone.handle_timeout(now);
+        drive_on(&mut clone, &mut to, now);
+    }
+    assert_eq!(clone.poll_event(), Some(Event::Refused(0, Why::Restarted)));
+    assert_eq!(clone.poll_event(), Some(Event::Ended(0)));
+}
+
+/// A UPF has restarted and accepts no association: who waits for it is refused.
+#[test]
+fn nobody_waits_for_an_association_without_end() {
+    let mut world = World::new();
+    (1..=3).for_each(|number| _ = world.session(number));
+    let mut to = Upf::new(CLONE, 1);
+    to.restart();
+    let side = N4 { own: AGENT.into(), started: 5, gtpu: CLONE.into() };
+    let mut clone = Clone::new(side, Limits { window: 2, ..Limits::default() }, 99);
+    for number in 0..3 {
+        let session = world.tracker.session(number).unwrap();
+        clone.make(world.now, number, Script { control: session.control, requests: session.requests });
+    }
+    let (mut now, mut refused) = (world.now, Vec::new());
+    for _ in 0..40 {
+        while let Some(octets) = clone.poll_transmit() {
+            if !matches!(Message::decode(&octets).unwrap().1, Message::AssociationSetupRequest(_)) {
+                clone.handle_datagram(now, &to.answer(&octets));
+            }
+        }
+        while let Some(event) = clone.poll_event() {
+            match event {
+                Event::Refused(handle, why) => refused.push((handle, why)),
+                Event::Ended(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        now = clone.poll_timeout().expect("it is greeted on");
+        clone.handle_timeout(now);
+    }
+    refused.sort_unstable_by_key(|(handle, _)| *handle);
+    assert_eq!(refused, [0, 1, 2].map(|handle| (handle, Why::Silent)));
+}
+
 /// The clone answers all that it is asked.
 fn drive_on(clone: &mut Clone<N4>, to: &mut Upf, now: Instant) {
     while let Some(octets) = clone.poll_transmit() {

@@ -552,7 +552,8 @@ fn a_clone_that_restarts_is_noticed() {
     assert!(clone.poll_transmit().is_some(), "it is answered");
     assert_eq!((clone.poll_transmit(), clone.poll_event()), (None, None), "it has not restarted");
     to = Anchor { recovery: 4, ..Anchor::new(2, 5000) };
-    clone.handle_datagram(world.now, &echo(4));
+    let now = world.now + Duration::from_secs(1);
+    clone.handle_datagram(now, &echo(4));
     let question = clone.poll_transmit().expect("it is asked whether it has");
     assert_eq!(clone.poll_event(), None);
     clone.handle_datagram(world.now, &to.answer(&question));
@@ -592,6 +593,28 @@ fn a_restart_between_two_copies_ends_only_the_first() {
         assert!(ends[&(before + 1)].is_ok(), "{ends:?}");
         assert_eq!(ends[&before], Err(Why::Restarted));
         assert_eq!(to.sessions.len(), 1);
+    }
+}
+
+/// An anchor answers many questions late and at once: that raises no new ones.
+#[test]
+fn late_answers_to_questions_raise_none() {
+    let mut world = World::new();
+    (1..=40).for_each(|ue| world.attach(ue));
+    let mut to = Anchor::new(1, 5000);
+    let mut clone = Clone::new(side(7), Limits::default(), 9);
+    let mut questions = Vec::new();
+    let mut now = world.now;
+    let is_echo = |octets: &Vec<u8>| octets[1] == MessageType::EchoRequest as u8;
+    for number in 0..40 {
+        clone.make(now, number, world.script(number));
+        questions.extend(std::iter::from_fn(|| clone.poll_transmit()).filter(is_echo));
+        now += Limits::default().fresh;
+    }
+    assert_eq!(questions.len(), 40);
+    for question in questions {
+        clone.handle_datagram(now, &to.answer(&question));
+        assert!(!std::iter::from_fn(|| clone.poll_transmit()).any(|octets| is_echo(&octets)));
     }
 }
 

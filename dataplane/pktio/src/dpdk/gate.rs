@@ -32,6 +32,9 @@ const CONNECTING: Duration = Duration::from_millis(1);
 const PATIENCE: u32 = 100;
 /// Looks at a worker before the control thread leaves it the core.
 const SPINS: u32 = 100;
+/// How often a worker looks whether a pause is over before it sleeps, and how long it does.
+const LOOKS: u32 = 64;
+const NAP: Duration = Duration::from_micros(20);
 
 /// Which thread may run: the control thread or the workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,12 +102,20 @@ impl Section {
     /// device is stopped.
     #[inline]
     pub(super) fn enter(&self) -> Option<Inside<'_>> {
+        let mut looks = 0;
         loop {
             let inside = self.try_enter();
             if inside.is_some() || self.stopped.load(SeqCst) {
                 return inside;
             }
-            std::thread::yield_now();
+            looks += 1;
+            if looks < LOOKS {
+                std::thread::yield_now();
+            } else {
+                // A worker with real-time priority yields to no other thread, and the control thread may need its core.
+                net::time::sleep_thread(NAP);
+                looks = 0;
+            }
         }
     }
 }
