@@ -133,7 +133,7 @@ async fn a_ue_of_go_gtps_mme_moves_between_go_gtps_gateways() {
     assert_eq!(mme.ask(connect).await.unwrap()["cause"], ACCEPTED);
     until("the new tunnel is steered", async || {
         let listed = lab.controller("GET", "/v1/diversions", None).await.ok()?;
-        listed.to_string().contains("34").then_some(())
+        (listed["diversions"][0]["tunnels"][0]["downlink"] == 0x22).then_some(())
     })
     .await;
     // Each gateway ends the old tunnel with an End Marker.
