@@ -275,14 +275,16 @@ pub struct Replication {
     pub records: Option<String>,
     /// Most sessions of an anchor.
     pub max_sessions: usize,
-    /// Whether messages are kept as they were, which naïve replication needs: some 400 octets for each session.
+    /// Whether messages are kept as they were, which naïve replication needs: some 400 octets for a session that has just begun, at most 4 kB.
     pub keep_raw: bool,
+    /// Most octets of memory for them, of one anchor. Sessions that come when it is full are copied by their records.
+    pub max_raw_bytes: usize,
 }
 
 impl Default for Replication {
     fn default() -> Self {
-        let replication::replicator::Config { max_sessions, keep_raw } = Default::default();
-        Self { records: None, max_sessions, keep_raw }
+        let replication::replicator::Config { max_sessions, keep_raw, max_raw_bytes } = Default::default();
+        Self { records: None, max_sessions, keep_raw, max_raw_bytes }
     }
 }
 

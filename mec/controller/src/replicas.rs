@@ -85,6 +85,9 @@ pub struct Unwanted {
 pub(crate) struct Made {
     done: Vec<There>,
     refused: Vec<Refused>,
+    /// Who was to be copied naïvely, and was copied by its record.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    by_record: Vec<String>,
     took_ms: f64,
     /// To the agent and back.
     octets: u64,
@@ -153,8 +156,8 @@ impl Replication {
         if let Some(records) = &records {
             started = kept_start(records, started).await?;
         }
-        let config::Replication { max_sessions, keep_raw, .. } = config.replication;
-        let limits = replication::replicator::Config { max_sessions, keep_raw };
+        let config::Replication { max_sessions, keep_raw, max_raw_bytes, .. } = config.replication;
+        let limits = replication::replicator::Config { max_sessions, keep_raw, max_raw_bytes };
         let replicator = Replicator::new(limits, anchors, started, send);
         if let Some(records) = records {
             replicator.restore(&records).await?;
@@ -254,9 +257,18 @@ impl Replication {
     }
 
     /// `GET /v1/replication/{anchor}/ues`.
-    pub(crate) fn sessions(&self, anchor: &str, behind: Option<u32>, most: usize) -> Result<Value, Refusal> {
-        let ues: Vec<Listed> = self.replicator.sessions(anchor, behind, most)?;
-        Ok(json!({"ues": ues}))
+    pub(crate) fn sessions(
+        &self,
+        anchor: &str,
+        behind: Option<u32>,
+        most: usize,
+    ) -> Result<Vec<Listed>, Refusal> {
+        self.replicator.sessions(anchor, behind, most)
+    }
+
+    /// `POST /v1/replication/{anchor}/ues/find`.
+    pub(crate) fn find(&self, anchor: &str, names: &[String]) -> Result<Vec<Listed>, Refusal> {
+        self.replicator.find(anchor, names)
     }
 
     /// `GET /v1/replicas`.
@@ -289,7 +301,8 @@ impl Replication {
             self.replicator.remove(from, to, Some(&useless)).await?;
         }
         let took_ms = (net::time::now() - start).as_secs_f64() * 1e3;
-        Ok(Made { done: there, refused, took_ms, octets: done.octets })
+        let by_record = done.by_record.into_iter().filter(|ue| !useless.contains(ue)).collect();
+        Ok(Made { done: there, refused, by_record, took_ms, octets: done.octets })
     }
 
     /// `POST /v1/replicas/remove`.

@@ -2,11 +2,12 @@
 //!
 //! [`read`] makes a [`Call`] of a request without touching anything, so that it can be fuzzed; [`Api::answer`] does it.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nf::rest::{Request, Response};
+use replication::replicator::Listed;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use telemetry::counters::Family;
@@ -27,6 +28,9 @@ static REFUSED: Family = Family::new("controller_rest_refused", "status");
 pub const MAX_BODY: usize = 8 << 20;
 /// Most diversions of a request.
 const MAX_AT_ONCE: usize = 20_000;
+/// Most users that are looked up at once, and octets of the request.
+const MAX_NAMES: usize = 10_000;
+const MAX_NAMES_BODY: usize = 1 << 20;
 /// Most captured messages of an answer.
 const MAX_MESSAGES: usize = 1000;
 
@@ -70,6 +74,13 @@ pub enum Call {
         behind: Option<u32>,
         /// At most so many.
         most: usize,
+    },
+    /// `POST /v1/replication/{anchor}/ues/find`
+    Find {
+        /// The anchor's name.
+        anchor: String,
+        /// Users, by address or id.
+        ues: Vec<String>,
     },
     /// `GET /v1/replicas`
     Replicas,
@@ -177,6 +188,9 @@ pub fn read(request: &Request) -> Result<Call, Box<Response>> {
             behind: query.get("behind").map(|number| value(number, "a number")).transpose()?,
             most: query.get("most").map_or(Ok(1000), |number| value(number, "a number"))?.min(MAX_AT_ONCE),
         },
+        ("POST", ["v1", "replication", anchor, "ues", "find"]) => {
+            Call::Find { anchor: (*anchor).to_owned(), ues: read_names(&request.body)? }
+        }
         ("GET", ["v1", "replicas"]) => Call::Replicas,
         ("POST", ["v1", "replicas"]) => {
             let wanted: Wanted = json_of(&request.body)?;
@@ -227,6 +241,22 @@ fn at_most(count: usize) -> Result<(), Box<Response>> {
 
 fn json_of<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Box<Response>> {
     serde_json::from_slice(body).map_err(|error| Box::new(Response::problem(400, "bad content", error)))
+}
+
+/// The content of a request that looks users up.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Names {
+    ues: Vec<String>,
+}
+
+fn read_names(body: &[u8]) -> Result<Vec<String>, Box<Response>> {
+    let too_many = |what| Err(Box::new(Response::problem(413, "too many", what)));
+    if body.len() > MAX_NAMES_BODY {
+        return too_many(format!("at most {MAX_NAMES_BODY} octets"));
+    }
+    let Names { ues } = json_of(body)?;
+    if ues.len() > MAX_NAMES { too_many(format!("at most {MAX_NAMES} users at once")) } else { Ok(ues) }
 }
 
 fn read_diversions(body: &[u8]) -> Result<Arc<[Diversion]>, Box<Response>> {
@@ -359,11 +389,9 @@ impl Api {
             }
             Call::Replication => self.replication.anchors(),
             Call::Sessions { anchor, behind, most } => {
-                match self.replication.sessions(&anchor, behind, most) {
-                    Ok(listed) => listed,
-                    Err(refusal) => return Ok(not_replicated(&refusal)),
-                }
+                return Ok(listed(self.replication.sessions(&anchor, behind, most)));
             }
+            Call::Find { anchor, ues } => return Ok(listed(self.replication.find(&anchor, &ues))),
             Call::Replicas => self.replication.replicas(),
             Call::Replicate(wanted) => {
                 let done = self.replication.replicate(wanted).await;
@@ -405,11 +433,14 @@ impl Api {
     }
 
     async fn users(&self) -> Result<Value, Refusal> {
+        let all = self.running()?.list().await?;
+        // A user with two addresses is there by the one that names its diversion, also where another diversion is by the second one.
+        let seconds = all.iter().filter_map(|diversion| Some((diversion.second?.ue, diversion.ue?)));
+        let firsts: HashMap<IpAddr, IpAddr> = seconds.collect();
         let mut users: BTreeMap<IpAddr, Vec<Value>> = BTreeMap::new();
-        for diversion in self.running()?.list().await? {
-            for address in diversion.addresses() {
-                users.entry(address.ue).or_default().push(json!(WithId::of(&diversion)));
-            }
+        for diversion in &all {
+            let Some(ue) = diversion.ue else { continue };
+            users.entry(*firsts.get(&ue).unwrap_or(&ue)).or_default().push(json!(WithId::of(diversion)));
         }
         let of = |(ue, diversions): (IpAddr, Vec<Value>)| json!({"ue": ue, "diversions": diversions});
         Ok(json!({"ues": users.into_iter().map(of).collect::<Vec<_>>()}))
@@ -468,7 +499,7 @@ impl Api {
     async fn ways(
         &self,
         diversion: Diversion,
-        macs: &std::collections::HashMap<(u64, IpAddr), openflow::MacAddr>,
+        macs: &HashMap<(u64, IpAddr), openflow::MacAddr>,
     ) -> Result<Vec<Way>, Refusal> {
         crate::diverting::model::anchor(&self.config, &diversion.from)?;
         let station = crate::diverting::model::base_station(&self.config, &diversion.base_station)?;
@@ -511,13 +542,21 @@ fn done(done: &Done) -> Value {
     serde_json::to_value(done).unwrap_or_default()
 }
 
+/// Sessions, of whom there may be many.
+fn listed(found: Result<Vec<Listed>, replication::replicator::Refusal>) -> Response {
+    found.map_or_else(
+        |refusal| not_replicated(&refusal),
+        |ues| Response::long(&BTreeMap::from([("ues", ues)])),
+    )
+}
+
 fn not_replicated(refusal: &replication::replicator::Refusal) -> Response {
     use replication::replicator::Refusal;
     let (status, title) = match refusal {
         Refusal::Unknown(_) => (404, "unknown name"),
-        Refusal::NoSessions(_) | Refusal::OtherAgent { .. } | Refusal::AgentInUse { .. } | Refusal::NoRaw => {
-            (409, "not yet")
-        }
+        Refusal::NoSessions(_) | Refusal::OtherAgent { .. } => (409, "not yet"),
+        Refusal::AgentInUse { .. } => (422, "agent in use"),
+        Refusal::NoRaw => (422, "no messages as they were"),
         Refusal::NoAgent { .. } => (502, "no agent"),
         Refusal::NotWritten => (503, "not written"),
     };
@@ -569,6 +608,27 @@ mod tests {
         read(&request).map_err(|response| response.status)
     }
 
+    /// What asking again will not change is not said to be so only for now.
+    #[test]
+    fn refusals_say_whether_asking_again_helps() {
+        use replication::replicator::Refusal;
+        let agent = "10.9.0.3:8806".parse().unwrap();
+        let (to, replica) = ("gw2".to_owned(), "gw1 to gw2".to_owned());
+        for (refusal, expected) in [
+            (Refusal::Unknown(to.clone()), 404),
+            (Refusal::NoSessions(to.clone()), 409),
+            (Refusal::OtherAgent { to, agent }, 409),
+            (Refusal::AgentInUse { agent, replica }, 422),
+            (Refusal::NoRaw, 422),
+            (Refusal::NoAgent { agent, why: String::new() }, 502),
+            (Refusal::NotWritten, 503),
+        ] {
+            let response = not_replicated(&refusal);
+            assert_eq!((response.status, &response.body["status"]), (expected, &json!(expected)));
+            assert_eq!(response.body["detail"], json!(refusal.to_string()));
+        }
+    }
+
     #[test]
     fn requests_are_read_strictly() {
         let one = r#"{"ue": "10.45.0.2", "from": "gw1", "to": "gw2", "base_station": "enb1", "confirmed_by": "test"}"#;
@@ -596,6 +656,16 @@ mod tests {
         assert_eq!((asked.base_station.as_deref(), asked.teid), (Some("enb1"), Some(7)));
         let stop = Call::Application { app: App::Forwarding, run: false };
         assert_eq!(ask("POST", "/v1/applications/forwarding/stop", ""), Ok(stop));
+        let find = "/v1/replication/gw1/ues/find";
+        let found = Call::Find { anchor: "gw1".to_owned(), ues: vec!["10.45.0.2".to_owned()] };
+        assert_eq!(ask("POST", find, r#"{"ues": ["10.45.0.2"]}"#), Ok(found));
+        assert_eq!(ask("POST", find, r#"{"ues": ["10.45.0.2"], "all": true}"#), Err(400));
+        assert_eq!(ask("POST", find, "{}"), Err(400));
+        let names = |count| format!(r#"{{"ues": [{}]}}"#, vec![r#""imsi-999700000000001""#; count].join(","));
+        assert!(ask("POST", find, &names(MAX_NAMES)).is_ok());
+        assert_eq!(ask("POST", find, &names(MAX_NAMES + 1)), Err(413));
+        let long = format!(r#"{{"ues": ["{}"]}}"#, "a".repeat(MAX_NAMES_BODY));
+        assert_eq!(ask("POST", find, &long), Err(413));
         let many = format!("[{}]", vec![one; MAX_AT_ONCE + 1].join(","));
         assert_eq!(ask("POST", "/v1/diversions", &many), Err(413));
     }

@@ -1428,6 +1428,14 @@ async fn both_addresses_of_a_user_are_prepared() {
     assert_eq!(done["rules_set"], json!(of_both), "{done}");
     let (_, after, _) = edge.seen();
     assert_eq!(after, bundled, "by commits alone");
+    let listed = call(&edge.controller, "GET", "/v1/ues", Value::Null).await.1;
+    let listed = listed["ues"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|user| (&user["ue"], user["diversions"].as_array().unwrap().len()));
+    let expected = ["10.45.0.1", "10.45.0.2", "10.45.0.3"].map(|ue| (json!(ue), 1));
+    assert!(listed.eq(expected.iter().map(|(ue, count)| (ue, *count))), "each user is there once");
     let (status, of_second) = call(&edge.controller, "GET", "/v1/ues/2001:db8:0:1::", Value::Null).await;
     assert_eq!((status, &of_second["diverted"]), (200, &json!(true)), "{of_second}");
     let ues = json!({"ues": ["2001:db8:0:0::", "10.45.0.2", "2001:db8:0:2::"]});

@@ -1,7 +1,8 @@
 //! Where a record is, by a key that is in the record: an open-addressed table of numbers.
 //!
 //! An entry is four octets: the key itself stays in the record, and is compared there. Entries lie at most a few places behind the
-//! one that their hash says; a removed one is filled by those behind it, so nothing has to be swept. Capacity grows by half.
+//! one that their hash says; a removed one is filled by those behind it, so nothing has to be swept. Capacity grows by a quarter, so that
+//! an entry takes six octets at most.
 
 /// Records by hash.
 #[derive(Debug, Default)]
@@ -27,20 +28,23 @@ impl Index {
 
     /// The first record of this hash that fits.
     pub fn find(&self, hash: u64, fits: impl Fn(u32) -> bool) -> Option<u32> {
-        let mut at = if self.entries.is_empty() { return None } else { self.home(hash) };
-        while let Some(number) = self.entries[at].checked_sub(1) {
-            if fits(number) {
-                return Some(number);
-            }
+        self.all(hash).find(|number| fits(*number))
+    }
+
+    /// Records that may have this hash, all that have it among them.
+    pub fn all(&self, hash: u64) -> impl Iterator<Item = u32> + use<'_> {
+        let mut at = if self.entries.is_empty() { 0 } else { self.home(hash) };
+        std::iter::from_fn(move || {
+            let number = self.entries.get(at)?.checked_sub(1)?;
             at = self.next(at);
-        }
-        None
+            Some(number)
+        })
     }
 
     /// Adds a record; `hash_of` gives the hash of those that are there.
     pub fn insert(&mut self, number: u32, hash: u64, hash_of: impl Fn(u32) -> u64) {
         if is_full(self.len + 1, self.entries.len()) {
-            let capacity = (self.entries.len() * 3 / 2).max(16);
+            let capacity = (self.entries.len() * 5 / 4).max(16);
             let old = std::mem::replace(&mut self.entries, vec![0; capacity]);
             for entry in old.into_iter().filter(|entry| *entry != 0) {
                 self.place(entry, hash_of(entry - 1));

@@ -15,7 +15,7 @@ use crate::clone::Made;
 use crate::frame;
 use crate::n4::usage::Ledger;
 use crate::replicator::{Protocol, Replicator};
-use crate::table::{Change, Table};
+use crate::table::{Change, RestoreError, Table};
 use crate::template::Misfit;
 use crate::track::Peers;
 
@@ -33,13 +33,31 @@ pub enum KeepError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Records contradict each other.
-    #[error(
-        "what is kept of {anchor} contradicts itself; without it sessions are known again as their UEs are heard of: remove the space `{anchor}`"
-    )]
+    #[error("what is kept of the sessions in the space `{space}` contradicts itself. {remedy}", remedy = without(space))]
     Damaged {
         /// The anchor and protocol.
-        anchor: String,
+        space: String,
     },
+    /// There were more sessions than there may be.
+    #[error(
+        "the space `{space}` has sessions of a time when there were more than `max_sessions`, which is {most}: set it higher. {remedy}",
+        remedy = without(space)
+    )]
+    TooMany {
+        /// The anchor and protocol.
+        space: String,
+        /// The limit.
+        most: usize,
+    },
+}
+
+/// How to go on without a space: nothing else reads it. The tables are those of [`store::records`].
+fn without(space: &str) -> String {
+    format!(
+        "To go on without it, remove it while the controller is down: `DELETE FROM record WHERE space = '{space}'` in the file of SQLite, \
+         `DELETE FROM godwit_records.record WHERE space = '{space}'` in PostgreSQL. Then its sessions are known again as their UEs attach, and \
+         copies of them stay at clones until these restart"
+    )
 }
 
 /// The name of an anchor's spaces.
@@ -75,32 +93,38 @@ const RECORD: u64 = 2 << 32;
 const COPIES: u64 = 3 << 32;
 const LEDGER: u64 = 4 << 32;
 
-async fn each(
+/// Reads a space, record by record, up to one that is refused.
+async fn each<E>(
     records: &Records,
-    space: String,
-    mut take: impl FnMut(u64, Vec<u8>) -> Result<(), Misfit>,
-) -> Result<bool, StoreError> {
+    space: &str,
+    mut take: impl FnMut(u64, Vec<u8>) -> Result<(), E>,
+) -> Result<Result<(), E>, StoreError> {
     let mut after = None;
     loop {
-        let chunk = records.load(&space, after, CHUNK).await?;
-        let Some((last, _)) = chunk.last() else { return Ok(true) };
+        let chunk = records.load(space, after, CHUNK).await?;
+        let Some((last, _)) = chunk.last() else { return Ok(Ok(())) };
         after = Some(*last);
         for (key, octets) in chunk {
-            if take(key, octets).is_err() {
-                return Ok(false);
+            if let Err(error) = take(key, octets) {
+                return Ok(Err(error));
             }
         }
     }
 }
 
-/// Reads what was kept of an anchor.
-pub(crate) async fn load(records: &Records, anchor: IpAddr, protocol: Protocol) -> Result<Kept, KeepError> {
-    let name = space(anchor, protocol);
+/// Reads what was kept of an anchor, which has at most so many sessions.
+pub(crate) async fn load(
+    records: &Records,
+    anchor: IpAddr,
+    protocol: Protocol,
+    most: usize,
+) -> Result<Kept, KeepError> {
+    let space = space(anchor, protocol);
     let (mut peers, mut copies): (Vec<(u64, IpAddr)>, Vec<KeptCopy>) = Default::default();
     let mut ledgers = Vec::new();
-    let mut table = Table::default();
+    let mut table = Table::bounded(most);
     // By their keys, templates come before the records that use them.
-    let fits = each(records, name.clone(), |key, octets| {
+    let read = each(records, &space, |key, octets| -> Result<(), RestoreError> {
         let number = (key & u64::from(u32::MAX)) as u32;
         match key - u64::from(number) {
             PEER => {
@@ -113,26 +137,28 @@ pub(crate) async fn load(records: &Records, anchor: IpAddr, protocol: Protocol) 
             RECORD => table.restore(&Change::Record(number, octets))?,
             COPIES => copies.extend(read_copies(number, &octets)?),
             LEDGER => ledgers.push((number, Ledger::read(&octets)?)),
-            _ => return Err(Misfit),
+            _ => return Err(Misfit.into()),
         }
         Ok(())
     });
-    let mut fits = fits.await?;
-    peers.sort_unstable();
-    let mut known = Peers::default();
-    for (key, address) in peers {
-        fits &= known.number(address).ok().map(u64::from) == Some(key);
+    match read.await? {
+        Err(RestoreError::BeyondMost(_)) => return Err(KeepError::TooMany { space, most }),
+        Err(RestoreError::Misfit(_)) => return Err(KeepError::Damaged { space }),
+        Ok(()) => {}
     }
     table.restored();
-    if !fits {
-        return Err(KeepError::Damaged { anchor: name });
+    peers.sort_unstable();
+    let is_gapless = (0..).zip(&peers).all(|(number, (key, _))| *key == number);
+    let peers = Peers::restored(peers.into_iter().map(|(_, address)| address).collect());
+    match peers {
+        Ok(peers) if is_gapless => Ok(Kept { table, peers, copies, ledgers }),
+        _ => Err(KeepError::Damaged { space }),
     }
-    Ok(Kept { table, peers: known, copies, ledgers })
 }
 
 /// A control plane's number.
-pub(crate) fn peer(at: usize, address: IpAddr) -> Write {
-    Write::Put { key: PEER + at as u64, octets: address.to_string().into_bytes() }
+pub(crate) fn peer((number, address): (u8, IpAddr)) -> Write {
+    Write::Put { key: PEER + u64::from(number), octets: address.to_string().into_bytes() }
 }
 
 /// A change of a table.

@@ -18,12 +18,15 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+mod asking;
 pub mod clone;
 mod connection;
 pub mod frame;
+mod history;
 mod index;
 pub mod intercept;
 pub mod keep;
+mod listing;
 mod moved;
 pub mod n4;
 mod original;

@@ -103,11 +103,10 @@ impl State {
         }
     }
 
-    /// The session of a user whose P-GW may be apart, by its first address: there are many diversions, and all sessions are not to be looked
-    /// through for one that is of nobody here.
+    /// The session of a user whose P-GW may be apart.
     fn number_at(&self, anchor: IpAddr, user: IpAddr) -> Option<(IpAddr, u32)> {
         let tracker = &self.originals.get(&anchor)?.tracker;
-        let number = tracker.may_be_apart().then(|| tracker.table().by_first_address(user))??;
+        let number = tracker.may_be_apart().then(|| tracker.table().by_address(user))??;
         Some((anchor, number))
     }
 

@@ -5,22 +5,20 @@ use std::net::IpAddr;
 use foldhash::{HashMap, HashSet};
 use serde::Serialize;
 
+use crate::history::History;
 use crate::n4::usage::Ledger;
 use crate::replicator::Protocol;
 use crate::session::Session;
 use crate::table::Table;
-use crate::track::{Effect, Peers};
+use crate::track::Peers;
 use crate::{n4, s11};
-
-/// Most messages of a user that are kept as they were. Whoever has more is left out of naïve replication.
-const MAX_RAW: usize = 256;
 
 /// A session at its original, for people and the orchestrator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Listed {
     /// Counts from 1, in the order of the list.
     pub number: u32,
-    /// `imsi-…` or `seid-…`.
+    /// `imsi-…`, or `seid-…` with the SMF's address and the SEID that it has given.
     pub id: String,
     /// The user's addresses; of IPv6 the prefix.
     pub addresses: Vec<IpAddr>,
@@ -105,6 +103,11 @@ impl Tracker {
         matches!(self, Tracker::S11(tracker) if tracker.may_be_apart())
     }
 
+    /// The SMF of a session on N4, as that names itself (CP F-SEID). Another one of its set may go on with the session.
+    fn smf(&self, session: &Session) -> Option<IpAddr> {
+        n4::smf(&session.requests).or_else(|| self.peers().address(session.peer))
+    }
+
     /// Ends of a session's tunnels at base stations.
     fn stations(&self, session: &Session) -> Vec<(u8, u32, IpAddr)> {
         match self {
@@ -132,7 +135,11 @@ impl Tracker {
                     |imsi| format!("imsi-{imsi}"),
                 )
             }
-            Tracker::N4(_) => format!("seid-{:016x}", session.subject),
+            // Each SMF counts its SEIDs for itself.
+            Tracker::N4(_) => match self.smf(&session) {
+                Some(smf) => format!("seid-{smf}-{:x}", session.subject),
+                None => format!("seid-{:x}", session.subject),
+            },
         };
         let stations = self.stations(&session);
         let downlink = |id: u8| {
@@ -161,18 +168,11 @@ impl Tracker {
     }
 }
 
-/// Messages of a user as they were, each with its place among all.
-type Raw = Vec<(u64, IpAddr, Vec<u8>)>;
-
 /// An anchor with its sessions.
 #[derive(Debug)]
 pub(crate) struct Original {
     pub(crate) tracker: Tracker,
-    pub(crate) raw: HashMap<u32, Raw>,
-    pub(crate) raw_octets: usize,
-    order: u64,
-    /// Control planes that are kept.
-    pub(crate) kept_peers: usize,
+    pub(crate) history: History,
     /// Usage of sessions that have reported some.
     ledgers: HashMap<u32, Ledger>,
     changed_ledgers: HashSet<u32>,
@@ -182,34 +182,33 @@ pub(crate) struct Original {
     pub(crate) apart: HashSet<u32>,
 }
 
-/// The session of a name: an address, or as it is listed.
-pub(crate) fn find(source: &Original, name: &str) -> Option<u32> {
+/// Sessions of a name: an address, or as they are listed; `seid-…` without its SMF is that of any.
+pub(crate) fn find(source: &Original, name: &str) -> Vec<u32> {
     let table = source.tracker.table();
-    if let Ok(address) = name.parse() {
-        return table.by_address(address);
+    if let Ok(address) = name.parse::<IpAddr>() {
+        return table.all_by_address(address.to_canonical()).collect();
     }
-    let subject = match (source.tracker.protocol(), name.split_once('-')?) {
-        (Protocol::S11, ("imsi", digits)) => s11::subject(&digits.parse().ok()?),
-        (Protocol::N4, ("seid", seid)) => u64::from_str_radix(seid, 16).ok()?,
-        _ => return None,
+    let named = || match (source.tracker.protocol(), name.split_once('-')?) {
+        (Protocol::S11, ("imsi", digits)) => Some((s11::subject(&digits.parse().ok()?), None)),
+        (Protocol::S11, ("subject", subject)) => Some((u64::from_str_radix(subject, 16).ok()?, None)),
+        (Protocol::N4, ("seid", rest)) => {
+            let (smf, seid) = match rest.rsplit_once('-') {
+                Some((smf, seid)) => (Some(smf.parse().ok()?), seid),
+                None => (None, rest),
+            };
+            Some((u64::from_str_radix(seid, 16).ok()?, smf))
+        }
+        _ => None,
     };
-    table.of_subject(subject)
+    let Some((subject, smf)) = named() else { return Vec::new() };
+    let of_smf = |number: u32| source.tracker.session(number).and_then(|of| source.tracker.smf(&of));
+    table.all_of_subject(subject).filter(|number| smf.is_none() || of_smf(*number) == smf).collect()
 }
 
 impl Original {
     pub(crate) fn new(tracker: Tracker) -> Original {
-        let (raw, ledgers, changed_ledgers, unsure, apart) = Default::default();
-        Original {
-            tracker,
-            raw,
-            raw_octets: 0,
-            order: 0,
-            kept_peers: 0,
-            ledgers,
-            changed_ledgers,
-            unsure,
-            apart,
-        }
+        let (history, ledgers, changed_ledgers, unsure, apart) = Default::default();
+        Original { tracker, history, ledgers, changed_ledgers, unsure, apart }
     }
 
     /// Of a session whose P-GW is apart: how that one learns again of its first S-GW, if that is known.
@@ -282,37 +281,4 @@ impl Original {
             (number, ledgers.get(&number).filter(|_| apart.contains(&number) || has_copy(&number)))
         })
     }
-
-    pub(crate) fn keep(&mut self, control: IpAddr, effect: &Effect) {
-        let (number, request, begins) = match effect {
-            Effect::Began { number, request } => (*number, request, true),
-            Effect::Changed { number, request } => (*number, request, false),
-            Effect::Ended(number) => {
-                self.raw_octets -= octets_of(self.raw.remove(number));
-                return;
-            }
-            _ => return,
-        };
-        if begins {
-            self.raw_octets -= octets_of(self.raw.remove(&number));
-        }
-        let of_user = match begins {
-            true => self.raw.entry(number).or_default(),
-            // Without its beginning a history is of no use.
-            false => match self.raw.get_mut(&number) {
-                Some(of_user) => of_user,
-                None => return,
-            },
-        };
-        self.order += 1;
-        self.raw_octets += request.len();
-        of_user.push((self.order, control, request.clone()));
-        if of_user.len() > MAX_RAW {
-            self.raw_octets -= octets_of(self.raw.remove(&number));
-        }
-    }
-}
-
-fn octets_of(raw: Option<Raw>) -> usize {
-    raw.into_iter().flatten().map(|(.., octets)| octets.len()).sum()
 }

@@ -122,6 +122,11 @@ impl<'a> View<'a> {
         self.flag(IDLE)
     }
 
+    /// See [`Record::incomplete`].
+    pub fn is_incomplete(self) -> bool {
+        self.flag(INCOMPLETE)
+    }
+
     /// See [`Record::bearers`].
     pub fn bearers(self) -> impl Iterator<Item = Bearer> + use<'a> {
         let mut rest = self.0.get(self.anchor_at() + self.width()..).unwrap_or_default();

@@ -23,7 +23,9 @@ pub enum Refusal {
         agent: SocketAddr,
     },
     /// The agent makes copies of another anchor's sessions.
-    #[error("the agent at {agent} serves the replica from {replica}: start another one")]
+    #[error(
+        "the agent at {agent} makes copies from {replica}, and an agent serves one pair of anchors: name another one that runs beside the clone, or end all those copies first (POST /v1/replicas/remove without `ues`)"
+    )]
     AgentInUse {
         /// The agent.
         agent: SocketAddr,
@@ -39,6 +41,8 @@ pub enum Refusal {
         why: String,
     },
     /// Messages are not kept as they were.
-    #[error("naïve replication needs `keep_raw`, or the anchor's sessions began before")]
+    #[error(
+        "no messages of this anchor are there as they were, which the scheme `naive` needs: `keep_raw` is off, or all its sessions began before the controller did. The scheme `selective` needs none"
+    )]
     NoRaw,
 }

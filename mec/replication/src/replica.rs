@@ -220,33 +220,40 @@ impl Replica {
         }
     }
 
-    pub(crate) fn replay(&mut self, source: &Original) -> Result<(), Refusal> {
+    /// Replays what the users who are not there were told, as it was. Those of whom not all is kept as it was go by their records; their numbers.
+    pub(crate) fn replay(&mut self, source: &Original) -> Result<Vec<u32>, Refusal> {
         let table = source.tracker.table();
+        let is_there = |number: &u32| matches!(self.copies.get(number), Some(Copy::There(_) | Copy::Making));
+        let missing: Vec<u32> = table.numbers().filter(|number| !is_there(number)).collect();
+        if source.history.is_empty() && !missing.is_empty() {
+            return Err(Refusal::NoRaw);
+        }
         let mut all: Vec<(u64, u32, &[u8])> = Vec::new();
-        for number in table.numbers() {
-            let raw = source.raw.get(&number).ok_or(Refusal::NoRaw)?;
-            all.extend(raw.iter().map(|(order, _, octets)| (*order, number, &**octets)));
-        }
-        all.sort_unstable_by_key(|(order, ..)| *order);
-        let is_there = |copy: &Copy| matches!(copy, Copy::There(_) | Copy::Making);
-        let before: HashSet<u32> =
-            self.copies.iter().filter(|(_, copy)| is_there(copy)).map(|(number, _)| *number).collect();
-        let mut begun: HashMap<u32, u32> = HashMap::default();
-        // As they were they would be attaches, which the P-GW takes for second ones.
-        let apart: Vec<u32> = table.numbers().filter(|number| source.ways_back(*number).is_some()).collect();
-        for number in apart.iter().filter(|number| !before.contains(number)) {
-            self.set(*number, Copy::Failed(Why::Apart));
-        }
-        for (_, number, octets) in all {
-            if before.contains(&number) || apart.binary_search(&number).is_ok() {
+        let mut by_record = Vec::new();
+        for number in missing {
+            // As they were they would be attaches, which the P-GW takes for second ones.
+            if source.ways_back(number).is_some() {
+                self.set(number, Copy::Failed(Why::Apart));
                 continue;
             }
+            let is_incomplete = table.view(number).is_none_or(|view| view.is_incomplete());
+            match source.history.of(number).filter(|_| !is_incomplete) {
+                Some(messages) => {
+                    all.extend(messages.iter().map(|(order, octets)| (*order, number, &**octets)));
+                }
+                None => by_record.push(number),
+            }
+        }
+        all.sort_unstable_by_key(|(order, ..)| *order);
+        let mut begun: HashMap<u32, u32> = HashMap::default();
+        for (_, number, octets) in all {
             let control = table.view(number).and_then(|view| view.control()).unwrap_or_default();
             let handle = *begun.entry(number).or_insert_with(|| self.handles.begin(number));
             self.set(number, Copy::Making);
             self.connection.say(Frame::Replay { handle, control, octets: octets.to_vec() });
         }
-        Ok(())
+        self.make(source, &by_record);
+        Ok(by_record)
     }
 
     /// Ends a copy. One that was refused may be there all the same, as an answer was lost.

@@ -14,7 +14,7 @@
 //!
 //! State is behind one mutex, held for microseconds, never over an await.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use telemetry::counters::Counter;
 use tokio::sync::{Notify, watch};
 
+use crate::asking::{Asked, Asking, Progress};
 use crate::clone::Made;
 use crate::connection::{self, Connection};
 use crate::frame::Frame;
@@ -48,9 +49,6 @@ static UNASKED: Counter = Counter::new("replication_answers_unasked");
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long an answer waits for the database.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
-/// Requests of clones that are remembered: their answers are waited for, or they may be repeated.
-const MAX_ASKED: usize = 16_384;
-
 /// The protocol by which an anchor is controlled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Protocol {
@@ -78,13 +76,16 @@ pub enum Scheme {
 pub struct Config {
     /// Most sessions of an anchor.
     pub max_sessions: usize,
-    /// Whether messages are kept as they were, for naïve replication. It takes some 400 octets for each session.
+    /// Whether messages are kept as they were, for naïve replication. Of a session that has just begun they are some 400 octets, and never
+    /// more than 4 kB.
     pub keep_raw: bool,
+    /// Most octets of memory for them, of one anchor. Sessions that come when it is full are copied by their records.
+    pub max_raw_bytes: usize,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { max_sessions: 2_000_000, keep_raw: true }
+        Config { max_sessions: 2_000_000, keep_raw: true, max_raw_bytes: 256 << 20 }
     }
 }
 
@@ -129,63 +130,20 @@ pub struct Replicated {
     pub done: Vec<Copied>,
     /// Users who are not, and why: what was asked for, or the user's id.
     pub refused: Vec<(String, String)>,
+    /// Users among them who were to be copied naïvely, and were copied by their records: what they were told is not all kept as it was.
+    pub by_record: Vec<String>,
     /// Octets to the agent and back.
     pub octets: u64,
 }
 
-/// A request of a clone, for its answer.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Asked {
-    replica: (String, String),
-    handle: u32,
-    sequence: u32,
-}
-
-/// What has become of a request of a clone.
-#[derive(Debug)]
-enum Progress {
-    /// This was sent to the control plane, under this transaction.
-    Sent((IpAddr, u32), Outgoing),
-    Answered(Vec<u8>),
-}
-
-/// Requests of clones, which may come again.
-#[derive(Debug, Default)]
-struct Asking {
-    /// With the requests as they came.
-    all: HashMap<Asked, (Vec<u8>, Progress)>,
-    order: VecDeque<Asked>,
-    /// Those without answers, by their transactions.
-    sent: HashMap<(IpAddr, u32), Asked>,
-}
-
-impl Asking {
-    /// Notes what has become of a request. The oldest one is forgotten if there are too many.
-    fn note(&mut self, asked: Asked, came: Vec<u8>, progress: Progress) {
-        if let Progress::Sent(transaction, _) = &progress {
-            self.sent.insert(*transaction, asked.clone());
-        }
-        match self.all.insert(asked.clone(), (came, progress)) {
-            Some((_, Progress::Sent(former, _))) => _ = self.sent.remove(&former),
-            Some(_) => {}
-            None => self.order.push_back(asked),
-        }
-        if self.order.len() > MAX_ASKED
-            && let Some(oldest) = self.order.pop_front()
-            && let Some((_, Progress::Sent(transaction, _))) = self.all.remove(&oldest)
-        {
-            self.sent.remove(&transaction);
-        }
-    }
-
-    /// The request of an answer, which is kept for repetitions.
-    fn answered(&mut self, transaction: (IpAddr, u32), answer: &[u8]) -> Option<Asked> {
-        let asked = self.sent.remove(&transaction)?;
-        if let Some((_, progress)) = self.all.get_mut(&asked) {
-            *progress = Progress::Answered(answer.to_vec());
-        }
-        Some(asked)
-    }
+/// What is under way for [`Replicator::replicate`].
+struct Begun {
+    /// Sessions that are asked for.
+    numbers: Vec<u32>,
+    /// Those whose messages are not there as they were.
+    by_record: HashSet<u32>,
+    /// Octets to the agent and back before.
+    before: u64,
 }
 
 #[derive(Default)]
@@ -309,9 +267,14 @@ impl Replicator {
         self.anchor(name).ok().map(|anchor| anchor.control)
     }
 
-    fn anchor(&self, name: &str) -> Result<&Anchor, Refusal> {
+    pub(crate) fn anchor(&self, name: &str) -> Result<&Anchor, Refusal> {
         let known = self.inner.anchors.iter().find(|anchor| anchor.name == name);
         known.ok_or_else(|| Refusal::Unknown(name.chars().take(64).collect()))
+    }
+
+    pub(crate) fn name_of(&self, control: IpAddr) -> String {
+        let known = self.inner.anchors.iter().find(|anchor| anchor.control == control);
+        known.map_or_else(|| control.to_string(), |anchor| anchor.name.clone())
     }
 
     fn keeps_addresses(&self, (_, clone): &(String, String)) -> bool {
@@ -362,7 +325,8 @@ impl Replicator {
             tracker.observe(now, datagram, &mut effects);
         });
         if config.keep_raw {
-            lost.iter().chain(&effects).for_each(|effect| original.keep(datagram.control, effect));
+            let all = lost.iter().chain(&effects);
+            all.for_each(|effect| original.history.take(protocol, effect, config.max_raw_bytes));
         }
         // It is remembered even if it has led to nothing: answers follow.
         if let Some(fresh) = fresh {
@@ -375,42 +339,6 @@ impl Replicator {
         let mut taken = Taken::new(datagram.control);
         effects.into_iter().for_each(|effect| state.follow(anchor, effect, &mut taken));
         Some(taken)
-    }
-
-    /// Sessions, octets stored and octets of messages, of each anchor.
-    pub fn anchors(&self) -> Vec<(String, Protocol, usize, usize, usize)> {
-        let state = self.state();
-        let name = |address: IpAddr| {
-            let known = self.inner.anchors.iter().find(|anchor| anchor.control == address);
-            known.map_or_else(|| address.to_string(), |anchor| anchor.name.clone())
-        };
-        let of = |(address, original): (&IpAddr, &Original)| {
-            let (table, protocol) = (original.tracker.table(), original.tracker.protocol());
-            (name(*address), protocol, table.len(), table.stored_octets(), original.raw_octets)
-        };
-        state.originals.iter().map(of).collect()
-    }
-
-    /// Sessions of an anchor with numbers above `behind`, at most `most`.
-    ///
-    /// # Errors
-    /// There is no such anchor.
-    pub fn sessions(&self, anchor: &str, behind: Option<u32>, most: usize) -> Result<Vec<Listed>, Refusal> {
-        let control = self.anchor(anchor)?.control;
-        let state = self.state();
-        let Some(original) = state.originals.get(&control) else { return Ok(Vec::new()) };
-        let numbers =
-            original.tracker.table().numbers().filter(|number| behind.is_none_or(|behind| *number >= behind));
-        Ok(numbers.filter_map(|number| original.tracker.listed(number)).take(most).collect())
-    }
-
-    /// Replicas: from, to, agent, copies that are there, and whether the agent is connected.
-    pub fn replicas(&self) -> Vec<(String, String, SocketAddr, usize, bool)> {
-        let of = |((from, to), replica): (&(String, String), &Replica)| {
-            let there = replica.copies.values().filter(|copy| matches!(copy, Copy::There(_))).count();
-            (from.clone(), to.clone(), replica.agent, there, replica.connection.is_connected())
-        };
-        self.state().replicas.iter().map(of).collect()
     }
 
     /// Makes copies of sessions at a clone, and waits until each is there or refused. A copy that is there stays as it is.
@@ -432,32 +360,12 @@ impl Replicator {
         let key = (from.to_owned(), to.to_owned());
         self.connect(&key, original, agent).await?;
         let mut done = Replicated::default();
-        let (numbers, before) = {
-            let mut state = self.state();
-            let State { originals, replicas, .. } = &mut *state;
-            let Some(source) = originals.get(&original) else {
-                return Err(Refusal::NoSessions(from.to_owned()));
-            };
-            let Some(replica) = replicas.get_mut(&key) else { return Err(Refusal::Unknown(to.to_owned())) };
-            let before = replica.connection.octets();
-            let mut numbers = Vec::new();
-            match users {
-                None => numbers.extend(source.tracker.table().numbers()),
-                Some(users) => {
-                    for user in users {
-                        match find(source, user) {
-                            Some(number) => numbers.push(number),
-                            None => done.refused.push((user.clone(), "no session of it is known".to_owned())),
-                        }
-                    }
-                }
-            }
-            match scheme {
-                Scheme::Selective => replica.make(source, &numbers),
-                Scheme::Naive => replica.replay(source)?,
-            }
-            (numbers, before)
-        };
+        let begun = self.begin(&key, original, users, scheme, &mut done.refused);
+        if begun.is_err() {
+            // Another original may have the agent.
+            self.forget_unused(&key);
+        }
+        let Begun { numbers, by_record, before } = begun?;
         let all_settled = self.settled(&key, &numbers);
         if time::timeout(PATIENCE, all_settled).await.is_err() {
             tracing::warn!(from, to, "copies are not there in time");
@@ -468,7 +376,12 @@ impl Replicator {
         for number in numbers {
             let Some(listed) = source.tracker.listed(number) else { continue };
             match replica.copies.get(&number) {
-                Some(Copy::There(made)) => done.done.push(Copied { listed, made: made.clone() }),
+                Some(Copy::There(made)) => {
+                    if by_record.contains(&number) {
+                        done.by_record.push(listed.id.clone());
+                    }
+                    done.done.push(Copied { listed, made: made.clone() });
+                }
                 Some(Copy::Failed(why)) => done.refused.push((listed.id, why.to_string())),
                 Some(Copy::Stale(_)) => done.refused.push((listed.id, "it has attached again".to_owned())),
                 Some(Copy::Making) => {
@@ -481,6 +394,44 @@ impl Replicator {
         }
         done.octets = replica.connection.octets() - before;
         Ok(done)
+    }
+
+    /// Has an agent begin. Names of which nothing is known go to `refused`.
+    fn begin(
+        &self,
+        key: &(String, String),
+        original: IpAddr,
+        users: Option<&[String]>,
+        scheme: Scheme,
+        refused: &mut Vec<(String, String)>,
+    ) -> Result<Begun, Refusal> {
+        let mut state = self.state();
+        let State { originals, replicas, .. } = &mut *state;
+        let source = originals.get(&original).ok_or_else(|| Refusal::NoSessions(key.0.clone()))?;
+        let replica = replicas.get_mut(key).ok_or_else(|| Refusal::Unknown(key.1.clone()))?;
+        let before = replica.connection.octets();
+        let mut numbers: Vec<u32> = Vec::new();
+        match users {
+            None => numbers.extend(source.tracker.table().numbers()),
+            Some(users) => {
+                let mut known = HashSet::new();
+                for user in users {
+                    let found = find(source, user);
+                    if found.is_empty() {
+                        refused.push((user.clone(), "no session of it is known".to_owned()));
+                    }
+                    numbers.extend(found.into_iter().filter(|number| known.insert(*number)));
+                }
+            }
+        }
+        let by_record = match scheme {
+            Scheme::Selective => {
+                replica.make(source, &numbers);
+                HashSet::new()
+            }
+            Scheme::Naive => replica.replay(source)?.into_iter().collect(),
+        };
+        Ok(Begun { numbers, by_record, before })
     }
 
     async fn settled(&self, key: &(String, String), numbers: &[u32]) {
@@ -593,19 +544,17 @@ impl Replicator {
         self.inner.is_kept.store(true, Ordering::Relaxed);
         for anchor in &self.inner.anchors {
             for protocol in [Protocol::S11, Protocol::N4] {
+                let most = self.inner.config.max_sessions;
                 let Kept { table, peers, copies, ledgers } =
-                    keep::load(records, anchor.control, protocol).await?;
+                    keep::load(records, anchor.control, protocol, most).await?;
                 if peers.addresses().is_empty() {
                     continue;
                 }
-                let most = self.inner.config.max_sessions;
-                let kept_peers = peers.addresses().len();
                 let tracker = match protocol {
                     Protocol::S11 => Tracker::S11(s11::Tracker::restored(anchor.control, most, table, peers)),
                     Protocol::N4 => Tracker::N4(n4::Tracker::restored(anchor.control, most, table, peers)),
                 };
                 let mut original = Original::new(tracker);
-                original.kept_peers = kept_peers;
                 original.restore(ledgers);
                 let mut state = self.state();
                 state.originals.insert(anchor.control, original);
@@ -662,13 +611,10 @@ impl Replicator {
         let mut all = Vec::new();
         for (address, original) in originals.iter_mut() {
             let mut writes = Vec::new();
-            let peers = original.tracker.peers().addresses();
-            for (at, peer) in peers.iter().enumerate().skip(original.kept_peers) {
-                writes.push(keep::peer(at, *peer));
-            }
-            original.kept_peers = peers.len();
-            let changes = of_tracker!(&mut original.tracker, tracker => tracker.table_mut().take_changes());
-            writes.extend(changes.into_iter().map(keep::change));
+            of_tracker!(&mut original.tracker, tracker => {
+                writes.extend(tracker.peers.take_changes().into_iter().map(keep::peer));
+                writes.extend(tracker.table_mut().take_changes().into_iter().map(keep::change));
+            });
             let mut changed = changed_copies.remove(address).unwrap_or_default();
             for replica in replicas.values_mut().filter(|replica| replica.original == *address) {
                 changed.extend(replica.changed.drain());
@@ -726,7 +672,13 @@ impl Replicator {
             let source = state.originals.get(&original);
             let numbers: Vec<u32> = match users {
                 None => replica.copies.keys().copied().collect(),
-                Some(users) => users.iter().filter_map(|user| find(source?, user)).collect(),
+                Some(users) => {
+                    let found: BTreeSet<u32> = source
+                        .into_iter()
+                        .flat_map(|source| users.iter().flat_map(|user| find(source, user)))
+                        .collect();
+                    found.into_iter().collect()
+                }
             };
             let there: Vec<u32> =
                 numbers.into_iter().filter(|number| replica.copies.contains_key(number)).collect();

@@ -1,7 +1,7 @@
 //! All records of an anchor, in at most 96 octets each with their indices (STO-7).
 //!
 //! A record lies in a slot of 64 octets; one that is longer (dedicated bearers, several PDN connections) has its octets beside. Records
-//! are found by subject, by what either end is addressed by, and by address.
+//! are found by subject, by what either end is addressed by, and by each of their addresses.
 //!
 //! Changes are noted for whoever keeps them ([`Table::take_changes`]): a record's number is its key there.
 
@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use foldhash::{HashMap, HashSet};
 
 use crate::index::Index;
-use crate::record::{Record, View, prefix};
+use crate::record::{MOST, Record, View, prefix};
 use crate::template::{Misfit, Template, Templates};
 
 /// Octets of a record in its slot; one more says how many they are.
@@ -22,6 +22,10 @@ const CHUNK: usize = 4096;
 const FREE: u8 = 0xff;
 /// The octets lie beside.
 const BESIDE: u8 = 0xfe;
+/// Most numbers of records: with the place of an address in its record one fits into an [`Index`].
+const NUMBERS: u32 = 1 << 26;
+/// More than a record has addresses.
+const PLACES: u32 = 2 * MOST as u32 + 1;
 
 /// A length, and octets.
 type Slot = [u8; SLOT];
@@ -39,18 +43,36 @@ pub enum Change {
     NoTemplate(u16),
 }
 
+/// Why what was kept is no table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RestoreError {
+    /// It contradicts itself.
+    #[error("what is kept contradicts itself")]
+    Misfit(#[from] Misfit),
+    /// Its number says that there were more sessions than there may be.
+    #[error("the record {0} is one of more sessions than there may be")]
+    BeyondMost(u32),
+}
+
 /// The records of an anchor.
 #[derive(Debug, Default)]
 pub struct Table {
+    /// Most records, if it is not [`NUMBERS`].
+    most: Option<usize>,
     chunks: Vec<Box<[Slot]>>,
     beside: HashMap<u32, Box<[u8]>>,
     free: Vec<u32>,
     len: usize,
+    /// Octets of all records.
+    stored: usize,
     templates: Templates,
     by_subject: Index,
     by_control: Index,
     by_anchor: Index,
+    /// Numbers times [`PLACES`], and the address's place in the record.
     by_address: Index,
+    /// How many records each control plane has, by its number.
+    of_peer: Vec<u32>,
     hasher: foldhash::fast::RandomState,
     /// Nobody takes changes, so none is noted.
     is_unkept: bool,
@@ -67,6 +89,11 @@ fn key_of(address: IpAddr) -> IpAddr {
 }
 
 impl Table {
+    /// One that takes back ([`Table::restore`]) at most so many records.
+    pub fn bounded(most: usize) -> Table {
+        Table { most: Some(most), ..Table::default() }
+    }
+
     /// From now on nobody takes changes.
     pub fn forget_changes(&mut self) {
         self.is_unkept = true;
@@ -102,8 +129,7 @@ impl Table {
 
     /// Octets of all records, and of the templates, without room and indices.
     pub fn stored_octets(&self) -> usize {
-        let records: usize = self.numbers().filter_map(|number| self.octets(number)).map(<[u8]>::len).sum();
-        records + self.templates.octets()
+        self.stored + self.templates.octets()
     }
 
     /// Octets of memory, with room and indices.
@@ -119,8 +145,18 @@ impl Table {
 
     /// The numbers of all records, from the lowest.
     pub fn numbers(&self) -> impl Iterator<Item = u32> + use<'_> {
-        (0..(self.chunks.len() * CHUNK) as u32)
+        self.numbers_from(0)
+    }
+
+    /// Those that are not below `first`.
+    pub fn numbers_from(&self, first: u32) -> impl Iterator<Item = u32> + use<'_> {
+        (first..(self.chunks.len() * CHUNK) as u32)
             .filter(|number| self.slot(*number).is_some_and(|slot| slot[0] != FREE))
+    }
+
+    /// Whether a control plane, by its number, has records.
+    pub fn has_records_of(&self, peer: u8) -> bool {
+        self.of_peer.get(usize::from(peer)).is_some_and(|count| *count > 0)
     }
 
     fn slot(&self, number: u32) -> Option<&Slot> {
@@ -165,8 +201,13 @@ impl Table {
 
     /// The record of a subject, whoever controls it.
     pub fn of_subject(&self, subject: u64) -> Option<u32> {
-        self.by_subject
-            .find(self.hash((0, subject)), |number| self.view_of(number).subject() == Some(subject))
+        self.all_of_subject(subject).next()
+    }
+
+    /// All records of a subject: two control planes may name theirs alike.
+    pub fn all_of_subject(&self, subject: u64) -> impl Iterator<Item = u32> + use<'_> {
+        let all = self.by_subject.all(self.hash((0, subject)));
+        all.filter(move |number| self.view_of(*number).subject() == Some(subject))
     }
 
     /// The record by what the anchor addresses the control plane.
@@ -182,18 +223,21 @@ impl Table {
         self.by_anchor.find(self.hash((0, anchor)), |number| self.view_of(number).anchor() == Some(anchor))
     }
 
-    /// The record of an address, or of the prefix that it is in. One that is no record's first address is searched for among all.
+    /// The record of an address, or of the prefix that it is in.
     pub fn by_address(&self, address: IpAddr) -> Option<u32> {
-        let own = key_of(address);
-        let fits = |number: &u32| self.view_of(*number).addresses().any(|address| address == own);
-        self.by_first_address(address).or_else(|| self.numbers().find(fits))
+        self.all_by_address(address).next()
     }
 
-    /// The same by a record's first address alone, which is its key: that of its second IP version or PDN connection is not found.
-    pub fn by_first_address(&self, address: IpAddr) -> Option<u32> {
+    /// All records of an address: networks of several names may give the same one.
+    pub fn all_by_address(&self, address: IpAddr) -> impl Iterator<Item = u32> + use<'_> {
         let address = key_of(address);
-        let fits = |number: u32| self.view_of(number).addresses().any(|own| own == address);
-        self.by_address.find(self.hash_of_address(address), fits)
+        let all = self.by_address.all(self.hash_of_address(address));
+        all.filter(move |place| self.address_at(*place) == Some(address)).map(|place| place / PLACES)
+    }
+
+    /// What an entry of [`Table::by_address`] is about.
+    fn address_at(&self, place: u32) -> Option<IpAddr> {
+        self.view_of(place / PLACES).addresses().nth((place % PLACES) as usize)
     }
 
     fn hash_of_address(&self, address: IpAddr) -> u64 {
@@ -229,18 +273,27 @@ impl Table {
     pub fn insert(&mut self, record: &Record) -> Result<u32, Misfit> {
         let mut octets = Vec::with_capacity(SLOT);
         record.encode(&mut octets)?;
-        let number = self.free.pop().unwrap_or_else(|| {
-            let first = (self.chunks.len() * CHUNK) as u32;
-            self.chunks.push(vec![[FREE; SLOT]; CHUNK].into());
-            self.free.extend((first + 1..first + CHUNK as u32).rev());
-            first
-        });
+        if self.free.is_empty() {
+            self.add_chunk()?;
+        }
+        let number = self.free.pop().ok_or(Misfit)?;
         self.put(number, octets);
         self.len += 1;
         Ok(number)
     }
 
+    fn add_chunk(&mut self) -> Result<(), Misfit> {
+        let first = (self.chunks.len() * CHUNK) as u32;
+        if first >= NUMBERS {
+            return Err(Misfit);
+        }
+        self.chunks.push(vec![[FREE; SLOT]; CHUNK].into());
+        self.free.extend((first..first + CHUNK as u32).rev());
+        Ok(())
+    }
+
     fn put(&mut self, number: u32, octets: Vec<u8>) {
+        self.stored += octets.len();
         let chunk = &mut self.chunks[number as usize / CHUNK];
         let slot = &mut chunk[number as usize % CHUNK];
         if octets.len() < SLOT {
@@ -255,6 +308,7 @@ impl Table {
     }
 
     fn clear(&mut self, number: u32) {
+        self.stored -= self.octets(number).map_or(0, <[u8]>::len);
         self.index(number, false);
         self.chunks[number as usize / CHUNK][number as usize % CHUNK][0] = FREE;
         self.beside.remove(&number);
@@ -318,18 +372,22 @@ impl Table {
                 false => indices[of].remove(number, hash, |other| key(of, other)),
             }
         }
-        let first = |other: u32| {
-            let address = self.view_of(other).addresses().next();
-            address.map_or(0, |address| self.hash_of_address(address))
-        };
-        if let Some(address) = addresses.first() {
-            let hash = self.hash_of_address(*address);
+        let key = |place: u32| self.address_at(place).map_or(0, |address| self.hash_of_address(address));
+        // Users who get their addresses later have all the same one until then.
+        let known = (0..).zip(&addresses).filter(|(_, address)| !address.is_unspecified());
+        for (at, address) in known {
+            let (place, hash) = (number * PLACES + at, self.hash_of_address(*address));
             match add {
-                true => indices[3].insert(number, hash, first),
-                false => indices[3].remove(number, hash, first),
+                true => indices[3].insert(place, hash, key),
+                false => indices[3].remove(place, hash, key),
             }
         }
         [self.by_subject, self.by_control, self.by_anchor, self.by_address] = indices;
+        let at = usize::from(peer);
+        if self.of_peer.len() <= at {
+            self.of_peer.resize(at + 1, 0);
+        }
+        self.of_peer[at] = if add { self.of_peer[at] + 1 } else { self.of_peer[at] - 1 };
     }
 
     /// What has changed since the last time, templates before the records that use them.
@@ -356,28 +414,27 @@ impl Table {
         changes
     }
 
-    /// Whether something has changed since [`Table::take_changes`].
-    pub fn is_changed(&self) -> bool {
-        !self.changed.is_empty() || !self.changed_templates.is_empty()
-    }
-
     /// Puts back what was kept: all templates, then records at their numbers.
     ///
     /// # Errors
-    /// What was kept contradicts itself.
-    pub fn restore(&mut self, change: &Change) -> Result<(), Misfit> {
+    /// What was kept contradicts itself, or is too much.
+    pub fn restore(&mut self, change: &Change) -> Result<(), RestoreError> {
         match change {
-            Change::Template(number, octets) => self.templates.restore(*number, Template::decode(octets)?),
+            Change::Template(number, octets) => {
+                Ok(self.templates.restore(*number, Template::decode(octets)?)?)
+            }
             Change::Record(number, octets) => {
-                // A number beyond any that a table gives would take all memory.
-                if *number >= 1 << 26 || self.octets(*number).is_some() {
-                    return Err(Misfit);
+                // A table gives the lowest numbers, a chunk at a time. One beyond would take all memory.
+                let most = self.most.unwrap_or(NUMBERS as usize).min(NUMBERS as usize);
+                if *number as usize >= most.next_multiple_of(CHUNK) {
+                    return Err(RestoreError::BeyondMost(*number));
+                }
+                if self.octets(*number).is_some() {
+                    return Err(Misfit.into());
                 }
                 let record = Record::decode(octets, &self.templates)?;
                 while self.chunks.len() * CHUNK <= *number as usize {
-                    let first = (self.chunks.len() * CHUNK) as u32;
-                    self.chunks.push(vec![[FREE; SLOT]; CHUNK].into());
-                    self.free.extend((first..first + CHUNK as u32).rev());
+                    self.add_chunk()?;
                 }
                 record.messages.iter().for_each(|message| self.templates.hold(message.template));
                 self.put(*number, octets.clone());
@@ -385,7 +442,7 @@ impl Table {
                 self.len += 1;
                 Ok(())
             }
-            Change::NoRecord(_) | Change::NoTemplate(_) => Err(Misfit),
+            Change::NoRecord(_) | Change::NoTemplate(_) => Err(Misfit.into()),
         }
     }
 
@@ -394,5 +451,94 @@ impl Table {
         let mut free = std::mem::take(&mut self.free);
         free.retain(|number| self.octets(*number).is_none());
         self.free = free;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Bearer, Kept};
+    use proptest::prelude::*;
+    use std::net::Ipv4Addr;
+
+    fn record(subject: u64, ipv4: Option<u32>, ipv6: Option<u64>) -> Record {
+        let bearer = Bearer {
+            id: 5,
+            uplink: subject as u32,
+            ipv4: ipv4.map(Ipv4Addr::from_bits),
+            ipv6: ipv6.map(|upper| Ipv6Addr::from_bits(u128::from(upper) << 64)),
+        };
+        let (control, anchor) = (subject, subject + 1);
+        Record { subject, control, anchor, bearers: vec![bearer], ..Record::default() }
+    }
+
+    /// The promise of 96 octets is also for users with both IP versions, at any number of users; and ten thousand of them are found by their
+    /// second address without looking at all.
+    #[test]
+    fn both_addresses_are_indexed_in_96_octets() {
+        const UES: u64 = 100_000;
+        let mut table = Table::default();
+        let template = table.enter_template(Template::whole(20)).unwrap();
+        for ue in 0..UES {
+            let messages = vec![Kept { template, stored: [7; 20].into() }];
+            let record = Record { messages, ..record(ue << 16, Some(ue as u32 + 1), Some(ue + 1)) };
+            table.insert(&record).unwrap();
+            let room = CHUNK * SLOT;
+            let octets = table.memory_octets() - room.min(table.memory_octets());
+            assert!(ue < 10_000 || octets as u64 <= 96 * (ue + 1), "{octets} octets of {ue}");
+        }
+        let start = net::time::now_std();
+        for ue in (0..UES).step_by(10) {
+            let address = IpAddr::V6(Ipv6Addr::from_bits(u128::from(ue + 1) << 64 | 9));
+            assert_eq!(table.by_address(address), Some(ue as u32));
+        }
+        assert!(start.elapsed() < std::time::Duration::from_secs(10), "{:?}", start.elapsed());
+    }
+
+    #[test]
+    fn users_without_address_yet_are_not_found_by_it() {
+        let mut table = Table::default();
+        let number = table.insert(&record(1, Some(0), Some(7))).unwrap();
+        assert_eq!(table.by_address(Ipv4Addr::UNSPECIFIED.into()), None);
+        assert_eq!(table.by_address(IpAddr::V6(Ipv6Addr::from_bits(7 << 64))), Some(number));
+        assert!(table.remove(number) && table.by_address.all(0).next().is_none());
+    }
+
+    proptest! {
+        /// What is found by address, subject and control plane is what looking at all records finds.
+        #[test]
+        fn it_finds_what_a_search_finds(
+            changes in proptest::collection::vec(
+                (0u64..12, proptest::option::of(0u32..4), proptest::option::of(0u64..4), 0u8..3, any::<bool>()), 1..120)
+        ) {
+            let mut table = Table::default();
+            for (subject, ipv4, ipv6, peer, stays) in changes {
+                let new = Record { peer, ..record(subject, ipv4, ipv6) };
+                match (table.of_subject(subject), stays) {
+                    (Some(number), true) => table.replace(number, &new).unwrap(),
+                    (Some(number), false) => prop_assert!(table.remove(number)),
+                    (None, _) => _ = table.insert(&new).unwrap(),
+                }
+                let all: Vec<(u32, Record)> =
+                    table.numbers().map(|number| (number, table.get(number).unwrap())).collect();
+                let v4 = (0..4).map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits)));
+                let v6 = (0..4u64).map(|upper| IpAddr::V6(Ipv6Addr::from_bits(u128::from(upper) << 64)));
+                for address in v4.chain(v6) {
+                    let mut found: Vec<u32> = table.all_by_address(address).collect();
+                    found.sort_unstable();
+                    let has = |record: &Record| record.bearers.iter().flat_map(crate::record::addresses_of).any(|own| own == address);
+                    let expected = all.iter().filter(|(_, record)| has(record) && !address.is_unspecified());
+                    prop_assert_eq!(found, expected.map(|(number, _)| *number).collect::<Vec<_>>());
+                }
+                for peer in 0..3 {
+                    prop_assert_eq!(table.has_records_of(peer), all.iter().any(|(_, record)| record.peer == peer));
+                }
+                let octets: usize = all.iter().map(|(number, _)| table.octets(*number).unwrap().len()).sum();
+                prop_assert_eq!(table.stored_octets() - table.templates.octets(), octets);
+                for first in 0..14 {
+                    prop_assert!(table.numbers_from(first).eq(table.numbers().filter(|number| *number >= first)));
+                }
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! What is common to following both protocols: an anchor's sessions, transactions, and what a captured message leads to.
 
-use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
+use std::collections::{BTreeSet, VecDeque};
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::net::IpAddr;
 
@@ -54,6 +54,9 @@ pub struct Datagram<'a> {
     /// Content.
     pub octets: &'a [u8],
 }
+
+/// Most ends whose restarts are noticed. Anybody can write any source on a packet.
+const MAX_STARTS: usize = 1024;
 
 /// What a captured message has led to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -179,26 +182,55 @@ impl Pending {
     }
 }
 
+/// Most control planes of an anchor: records have their numbers in one octet.
+const MAX_PEERS: usize = 256;
+
 /// Control planes by number, and what each says of its restarts.
 #[derive(Debug, Default)]
 pub struct Peers {
     addresses: Vec<IpAddr>,
-    /// Restart counters or recovery time stamps, of both ends.
-    starts: HashMap<IpAddr, u32>,
+    /// Numbers that were given since they were taken last.
+    changed: BTreeSet<u8>,
+    /// Restart counters or recovery time stamps; `None`: of the anchor.
+    starts: HashMap<Option<IpAddr>, u32>,
 }
 
 impl Peers {
-    /// The number of a control plane.
+    /// Those that were kept, in the order of their numbers.
     ///
     /// # Errors
-    /// There are 255 already.
-    pub fn number(&mut self, address: IpAddr) -> Result<u8, Misfit> {
+    /// They are too many, or one is there twice.
+    pub fn restored(addresses: Vec<IpAddr>) -> Result<Peers, Misfit> {
+        let different: BTreeSet<&IpAddr> = addresses.iter().collect();
+        let fits = different.len() == addresses.len() && addresses.len() <= MAX_PEERS;
+        if fits { Ok(Peers { addresses, ..Peers::default() }) } else { Err(Misfit) }
+    }
+
+    /// The number of a control plane. When all are given, it is that of one whose last session has gone, which is forgotten.
+    ///
+    /// # Errors
+    /// There are 256 with sessions.
+    pub fn number(&mut self, address: IpAddr, has_sessions: impl Fn(u8) -> bool) -> Result<u8, Misfit> {
         if let Some(at) = self.find(address) {
             return Ok(at);
         }
-        let number = u8::try_from(self.addresses.len()).map_err(|_| Misfit)?;
-        self.addresses.push(address);
+        let number = if self.addresses.len() < MAX_PEERS {
+            self.addresses.push(address);
+            (self.addresses.len() - 1) as u8
+        } else {
+            let number = (0..=u8::MAX).find(|number| !has_sessions(*number)).ok_or(Misfit)?;
+            let former = std::mem::replace(&mut self.addresses[usize::from(number)], address);
+            self.starts.remove(&Some(former));
+            number
+        };
+        self.changed.insert(number);
         Ok(number)
+    }
+
+    /// Numbers that were given since the last time, with their addresses.
+    pub(crate) fn take_changes(&mut self) -> Vec<(u8, IpAddr)> {
+        let changed = std::mem::take(&mut self.changed);
+        changed.into_iter().filter_map(|number| Some((number, self.address(number)?))).collect()
     }
 
     /// The number of a control plane that is known.
@@ -216,8 +248,12 @@ impl Peers {
         &self.addresses
     }
 
-    /// Notes when an end says it has started; whether it says so differently than before.
-    pub(crate) fn has_restarted(&mut self, end: IpAddr, start: u32) -> bool {
+    /// Notes when an end, the anchor if it is `None`, says it has started; whether it says so differently than before.
+    pub(crate) fn has_restarted(&mut self, end: Option<IpAddr>, start: u32) -> bool {
+        if self.starts.len() >= MAX_STARTS {
+            let known = &self.addresses;
+            self.starts.retain(|end, _| end.is_none_or(|end| known.contains(&end)));
+        }
         self.starts.insert(end, start).is_some_and(|before| before != start)
     }
 }
@@ -274,6 +310,14 @@ impl<K: Knowledge> Tracker<K> {
         Session::load(&self.table, number)
     }
 
+    /// The number of a control plane.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub(crate) fn peer(&mut self, control: IpAddr) -> Result<u8, Misfit> {
+        self.peers.number(control, |number| self.table.has_records_of(number))
+    }
+
     /// A session is gone.
     pub(crate) fn ended(&mut self, number: u32, effects: &mut Vec<Effect>) {
         self.table.remove(number);
@@ -317,7 +361,46 @@ mod tests {
 
     #[test]
     fn each_start_begins_at_another_number() {
-        let firsts: std::collections::BTreeSet<u32> = (0..16).map(|_| first_of_ours()).collect();
+        let firsts: BTreeSet<u32> = (0..16).map(|_| first_of_ours()).collect();
         assert!(firsts.len() > 8 && firsts.iter().all(|first| is_ours(*first)), "{firsts:?}");
+    }
+
+    fn address(at: u32) -> IpAddr {
+        IpAddr::V4(std::net::Ipv4Addr::from_bits(0x0a00_0000 + at))
+    }
+
+    #[test]
+    fn a_control_plane_without_sessions_makes_room_for_another_one() {
+        let mut peers = Peers::default();
+        for at in 0..256 {
+            assert_eq!(peers.number(address(at), |_| false), Ok(at as u8));
+        }
+        assert_eq!(peers.take_changes().len(), 256);
+        assert!(!peers.has_restarted(Some(address(7)), 1));
+        assert_eq!(peers.number(address(256), |_| true), Err(Misfit));
+        assert_eq!(peers.number(address(256), |number| number != 7), Ok(7));
+        assert_eq!((peers.find(address(7)), peers.find(address(256))), (None, Some(7)));
+        assert_eq!(peers.take_changes(), [(7, address(256))]);
+        assert!(!peers.has_restarted(Some(address(7)), 2), "what it has said before is forgotten");
+        let kept = Peers::restored(peers.addresses().to_vec()).unwrap();
+        assert_eq!(kept.find(address(256)), Some(7));
+        assert!(Peers::restored(vec![address(1); 2]).is_err());
+        assert!(Peers::restored((0..257).map(address).collect()).is_err());
+    }
+
+    #[test]
+    fn many_who_say_that_they_have_started_take_no_memory() {
+        let mut peers = Peers::default();
+        peers.number(address(1), |_| false).unwrap();
+        for end in [None, Some(address(1))] {
+            assert!(!peers.has_restarted(end, 5));
+        }
+        for at in 2..10_000 {
+            assert!(!peers.has_restarted(Some(address(at)), 5));
+            assert!(peers.starts.len() <= MAX_STARTS);
+        }
+        for end in [None, Some(address(1))] {
+            assert!(peers.has_restarted(end, 6), "those that matter are remembered");
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! clone that accepts all and says what it was asked. Real gateways are in `tests/relocation`.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use gtpv2c::message::*;
 use gtpv2c::value::*;
@@ -17,6 +17,8 @@ use replication::track::Datagram;
 use tokio::sync::mpsc;
 
 const UE: Ipv4Addr = Ipv4Addr::new(10, 45, 0, 1);
+const PREFIX: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 7, 0, 0, 0, 1);
+const PAA: Paa = Paa::Ipv4v6(UE, Ipv6Prefix { address: PREFIX, length: 64 });
 const PGW: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 5, 0, 1));
 const ENB: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 1, 0, 1));
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -144,7 +146,7 @@ impl World {
             cause: accepted(),
             sender_f_teid: sender,
             pgw_f_teid: Some(FTeid::new(InterfaceType::S5S8_PGW_GTPC, PGW_TEID, PGW)),
-            paa: Some(Paa::Ipv4(UE)),
+            paa: Some(PAA),
             bearers_created: vec![BearerCreated {
                 ebi: Ebi(5),
                 cause: accepted(),
@@ -204,7 +206,7 @@ impl World {
     async fn relocated(&mut self) {
         let Message::CreateSessionRequest(request) = self.asked().await else { panic!() };
         assert_eq!(request.pgw_f_teid, Some(FTeid::new(InterfaceType::S5S8_PGW_GTPC, PGW_TEID, PGW)));
-        assert_eq!(request.paa, Some(Paa::Ipv4(UE)));
+        assert_eq!(request.paa, Some(PAA));
         assert_eq!(request.bearers_to_be_created[0].s5s8u_pgw_f_teid.unwrap().teid, 0x2222);
         assert!(request.indication.is_none_or(|indication| !indication.contains(Indication::OI)));
     }
@@ -259,6 +261,19 @@ async fn a_pgw_hears_of_the_sgw_that_serves_the_user() {
     world.told_back().await;
     let Message::DeleteSessionRequest(_) = world.asked().await else { panic!() };
     assert_eq!(removing.await.unwrap().unwrap(), 1);
+}
+
+/// A diversion may name the user by its second address.
+#[tokio::test]
+async fn a_pgw_hears_of_a_user_who_is_diverted_by_its_second_address() {
+    let mut world = World::start(8).await;
+    world.attach(true);
+    world.copy(Scheme::Selective).await;
+    world.relocated().await;
+    let place =
+        Place { user: Some(PREFIX.into()), base_station: None, to: "edge".to_owned(), is_whole: true };
+    world.replicator.place("sgw", "ue".to_owned(), Some(place));
+    assert_eq!(world.told().await, 0x77);
 }
 
 /// Another clone serves the user: the first one has it until the P-GW has heard of the other.

@@ -22,10 +22,11 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::application::Context;
-use crate::config::{Anchor, BaseStation, Config, Place as Situation};
+use crate::config::{BaseStation, Config, Place as Situation};
 use crate::rule::{Rule, RuleKey};
 use crate::switch::{Event, Handle, Outcome, Step, SwitchView};
 
+mod answers;
 mod askers;
 pub mod explain;
 mod installed;
@@ -37,10 +38,11 @@ pub mod order;
 mod prepared;
 pub mod rules;
 
+use answers::Seconds;
 use askers::Askers;
 use installed::{Difference, Installed};
 use journal::{Before, Diversions, Journal, JournalError, Line, Undoable as _};
-use model::{Address, Diversion, Refusal};
+use model::{Diversion, Refusal};
 pub use neighbours::AnchorState;
 use neighbours::Neighbours;
 use old_ways::OldWays;
@@ -302,6 +304,7 @@ struct Application {
     hears: Hears,
     journal: Journal,
     diversions: Diversions,
+    seconds: Seconds,
     /// Rules of each diversion that could be made.
     made: HashMap<String, Vec<Placed>>,
     /// All rules.
@@ -353,6 +356,7 @@ pub(crate) async fn run(
         target,
         hears,
         journal,
+        seconds: Seconds::of(&diversions),
         diversions,
         made: HashMap::new(),
         rules: Installed::default(),
@@ -465,36 +469,6 @@ impl Application {
                 self.dirty.insert(datapath_id);
             }
         }
-    }
-
-    /// Answers a question for a diverted user's link-layer address with that of its anchor on SGi (DIV-6), and has the switch answer
-    /// this asker from now on.
-    async fn answer(&mut self, datapath_id: u64, frame: &[u8], in_port: Option<openflow::PortNo>) -> bool {
-        let Some(crate::frame::Neighbour::Asked { by, target }) = crate::frame::neighbour(frame) else {
-            return false;
-        };
-        let of_anchor = |anchor: &Anchor| self.diversions.get(&Diversion::id_of_user(&anchor.name, target));
-        let by_second = || {
-            let is_asked_for = |second: Address| second.ue == target;
-            self.diversions.values().find(|diversion| diversion.second.is_some_and(is_asked_for))
-        };
-        let found = self.config.anchors.iter().find_map(of_anchor).or_else(by_second);
-        let Some(diversion) = found else { return false };
-        let sgi = self.config.anchor(&diversion.to).and_then(|anchor| anchor.sgi.as_ref());
-        let (Some(sgi), Some(in_port)) = (sgi, in_port) else { return false };
-        let station = crate::frame::Station { mac: sgi.mac, ip: target };
-        let reply = crate::frame::tell(station, Some(by));
-        let out = vec![openflow::Action::output(openflow::PortNo::IN_PORT)];
-        // A lost answer is asked for again.
-        let _ = self.handle.packet_out(datapath_id, in_port, out, reply);
-        if by.ip != target {
-            let set = self.askers.learn(datapath_id, by);
-            if !set.is_empty() {
-                // A refusal is in the log; the controller goes on answering.
-                let _ = self.handle.commit(&[Step { set, ..Step::of(datapath_id) }]).await;
-            }
-        }
-        true
     }
 
     /// Tells the switches on SGi where moved users are now, so that routers need not ask.
@@ -898,6 +872,7 @@ impl Application {
             tokio::join!(self.handle.commit(&planned.steps), written.durable(), async {
                 let before = self.diversions.clone_of(set, removed);
                 self.diversions.apply(set, removed);
+                self.seconds.change(&before.0, set);
                 before
             });
         if let Err(error) = durable {
@@ -933,7 +908,9 @@ impl Application {
 
     /// Enters into the file that a change was taken back.
     async fn back(&mut self, before: Before) {
+        let taken_back = self.diversions.clone_of(&before.0, &before.1);
         let (set, removed) = self.diversions.restore(before);
+        self.seconds.change(&taken_back.0, &set);
         let written = match journal::write(&mut self.journal, &journal::line(&set, &removed), || {
             self.diversions.clone()
         }) {

@@ -11,7 +11,8 @@ pub mod usage;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use pfcp::ie;
+use pfcp::codec::Value as _;
+use pfcp::{FSeid, ie};
 
 use crate::template::{Source, Spot};
 
@@ -53,6 +54,13 @@ fn of_ies(message: &[u8], mut at: usize, end: usize, depth: u32, found: &mut Vec
             _ => {}
         }
     }
+}
+
+/// The SMF's address in the request that has established a session: with the SEID there it names the session (TS 29.244 §8.2.37).
+pub fn smf(requests: &[Vec<u8>]) -> Option<IpAddr> {
+    let ies = requests.first()?.get(tree::HEADER..)?;
+    let FSeid { ipv4, ipv6, .. } = FSeid::decode(tree::find(ies, ie::F_SEID)?).ok()?;
+    ipv4.map(IpAddr::V4).or(ipv6.map(IpAddr::V6))
 }
 
 /// Where a GTP-U tunnel of a session ends at a base station: TEID, address.

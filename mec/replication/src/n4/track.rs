@@ -88,9 +88,9 @@ impl Tracker {
         match answer {
             Ok(Message::HeartbeatResponse(answer)) => {
                 // Who answered; whoever only claims to be it cannot answer the other end's question.
-                let end = if by_control { control } else { self.anchor };
+                let end = by_control.then_some(control);
                 if self.peers.has_restarted(end, answer.recovery_time_stamp.0) {
-                    self.lost(by_control.then_some(control), effects);
+                    self.lost(end, effects);
                 }
                 Ok(())
             }
@@ -102,11 +102,10 @@ impl Tracker {
                 let (of_answer, of_request) = (answer.recovery_time_stamp.0, request.recovery_time_stamp.0);
                 let (of_control, of_anchor) =
                     if by_control { (of_answer, of_request) } else { (of_request, of_answer) };
-                if self.peers.has_restarted(self.anchor, of_anchor) {
-                    self.lost(None, effects);
-                }
-                if self.peers.has_restarted(control, of_control) {
-                    self.lost(Some(control), effects);
+                for (end, start) in [(None, of_anchor), (Some(control), of_control)] {
+                    if self.peers.has_restarted(end, start) {
+                        self.lost(end, effects);
+                    }
                 }
                 Ok(())
             }
@@ -143,7 +142,7 @@ impl Tracker {
         };
         let up_seid = answer.up_f_seid.ok_or(Misfit)?.seid;
         let cp_seid = request.cp_f_seid.seid;
-        let peer = self.peers.number(control)?;
+        let peer = self.peer(control)?;
         let (named, holder) = (self.table.by_subject(peer, cp_seid), self.table.by_anchor(up_seid));
         let before = named.or(holder);
         // Whoever had this SEID before has ended, though nobody has heard of it.
@@ -182,7 +181,7 @@ impl Tracker {
             return Ok(());
         };
         let Some(mut session) = self.session(number) else { return Ok(()) };
-        session.peer = self.peers.number(control)?;
+        session.peer = self.peer(control)?;
         let request = Chosen::of(&answer.created_pdrs).write(asked);
         if let Some(moved) =
             tree::find(&request[tree::HEADER..], ie::F_SEID).and_then(|value| value.get(1..9)?.first_chunk())

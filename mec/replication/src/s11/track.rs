@@ -163,9 +163,9 @@ impl Tracker {
             }
             (Message::EchoRequest(_), Message::EchoResponse(answer)) => {
                 // Who answered; whoever only claims to be it cannot answer the other end's question.
-                let end = if done.by_control { done.control } else { self.anchor };
+                let end = done.by_control.then_some(done.control);
                 if self.peers.has_restarted(end, answer.recovery.0.into()) {
-                    self.lost(done.by_control.then_some(done.control), effects);
+                    self.lost(end, effects);
                 }
                 Ok(())
             }
@@ -293,7 +293,7 @@ impl Tracker {
     ) -> Result<(), Misfit> {
         let Some(number) = self.by_teid(done.asked) else { return Ok(()) };
         let Some(mut session) = self.session(number) else { return Ok(()) };
-        session.peer = self.peers.number(done.control)?;
+        session.peer = self.peer(done.control)?;
         change(&mut session);
         self.save(number, &session, spots::find)?;
         effects.push(Effect::Changed { number, request: request.to_vec() });
@@ -307,7 +307,7 @@ impl Tracker {
         answer: &CreateSessionResponse,
         effects: &mut Vec<Effect>,
     ) -> Result<(), Misfit> {
-        let peer = self.peers.number(done.control)?;
+        let peer = self.peer(done.control)?;
         let teid = Header::decode(done.asked).map_err(|_| Misfit)?.0.teid.unwrap_or(0);
         let known = if teid == 0 { None } else { self.table.by_anchor(teid.into()) };
         let mut session = match (known.and_then(|number| self.session(number)), &request.imsi) {
