@@ -28,11 +28,10 @@ fn answer(edge: &Mutex<Edge>, request: &Request) -> Response {
         ("GET", "/v1/anchors") => json!({"anchors": [{"name": "gw2", "alive": true}]}),
         ("GET", "/v1/diversions") => json!({"diversions": edge.diversions.values().collect::<Vec<_>>()}),
         ("GET", "/v1/replication") => json!({"anchors": [{"name": "gw1"}]}),
-        ("GET", "/v1/replication/gw1/ues") => {
+        ("POST", "/v1/replication/gw1/ues/find") => {
             let of = |number: u32| json!({"number": number, "id": format!("imsi-{number}"), "addresses": [format!("10.45.0.{number}")]});
-            let users: Vec<Value> =
-                if request.query.starts_with("behind=0") { (1..=USERS).map(of).collect() } else { vec![] };
-            json!({"ues": users})
+            let is_meant = |number: &u32| texts("ues").contains(&format!("imsi-{number}"));
+            json!({"ues": (1..=USERS).filter(is_meant).map(of).collect::<Vec<_>>()})
         }
         ("GET", "/v1/replicas") => {
             json!({"replicas": [{"from": "gw1", "to": "gw2", "ues": edge.replicas.len()}]})

@@ -1,14 +1,16 @@
 //! The controller's REST API (`docs/edge.md`), as far as the orchestrator calls it.
 //!
 //! Each call can be repeated: the controller does again nothing that is done. After an error it is not known whether it was done,
-//! unless the error is [`CallFailed::Refused`].
+//! unless the error says so.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::marker::PhantomData;
 use std::net::{IpAddr, SocketAddr};
 
 use net::time::Duration;
 use nf::rest;
 use serde::Deserialize;
+use serde::de::{DeserializeOwned, Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};
 
 use crate::config::Host;
@@ -16,6 +18,8 @@ use crate::model::{Key, Order, Place, Scheme};
 
 /// Most users of one page of the controller's list.
 const PAGE: usize = 1000;
+/// Most names that the controller looks up at once.
+const MAX_NAMES: usize = 10_000;
 
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,6 +27,9 @@ pub enum CallFailed {
     /// The controller has refused; the same call will be refused again.
     #[error("{0}")]
     Refused(String),
+    /// The controller, or what it controls, can never do this.
+    #[error("{0}")]
+    Impossible(String),
     /// The controller cannot do it now, and has done nothing.
     #[error("{0}")]
     NotNow(String),
@@ -151,10 +158,42 @@ fn refusal(status: u16, body: &Value) -> CallFailed {
         409 if title == "in the way" => CallFailed::Refused(detail),
         // An anchor does not answer, a switch is away, an application is stopped.
         409 | 503 => CallFailed::NotNow(detail),
+        422 => CallFailed::Impossible(detail),
         400..500 => CallFailed::Refused(detail),
         507 => CallFailed::Refused(detail),
         _ => CallFailed::Unanswered(detail),
     }
+}
+
+/// The list of this name in an object, whose other members are nothing to us.
+struct ListNamed<'a, T>(&'a str, PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ListNamed<'_, T> {
+    type Value = Option<Vec<T>>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "an object with the list `{}`", self.0)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+        let mut list = None;
+        while let Some(name) = members.next_key::<String>()? {
+            if name == self.0 {
+                list = Some(members.next_value()?);
+            } else {
+                members.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(list)
+    }
+}
+
+/// A name as a segment of a path (RFC 3986 §2.1).
+fn segment(name: &str) -> String {
+    let is_plain = |octet: u8| octet.is_ascii_alphanumeric() || b"-._~".contains(&octet);
+    let of =
+        |octet: u8| if is_plain(octet) { char::from(octet).to_string() } else { format!("%{octet:02X}") };
+    name.bytes().map(of).collect()
 }
 
 /// A client of the controller.
@@ -176,23 +215,30 @@ impl Controller {
         if answer.status < 300 { Ok(answer.body) } else { Err(refusal(answer.status, &answer.body)) }
     }
 
-    /// A list, which is all that is in the answer. It may be long: what nobody here needs of it is not kept.
-    async fn list<T: serde::de::DeserializeOwned>(
+    /// The list of this name in the answer. It may be long: what nobody here needs of it is not kept.
+    async fn list<T: DeserializeOwned>(&self, path: &str, name: &str) -> Result<Vec<T>, CallFailed> {
+        self.listed("GET", path, None, name).await
+    }
+
+    async fn listed<T: DeserializeOwned>(
         &self,
+        method: &str,
         path: &str,
-        key: &str,
+        body: Option<&Value>,
+        name: &str,
     ) -> Result<Vec<T>, CallFailed> {
-        let answer = rest::ask(self.limit, self.address, "GET", path, None).await.map_err(without_answer)?;
+        let answer = rest::ask(self.limit, self.address, method, path, body).await.map_err(without_answer)?;
         let wrong = |error: &dyn std::fmt::Display| {
-            CallFailed::Unanswered(format!("GET {path} of the controller: {error}"))
+            CallFailed::Unanswered(format!("{method} {path} of the controller: {error}"))
         };
         if answer.status >= 300 {
             let body = serde_json::from_slice(&answer.content).map_err(|error| wrong(&error))?;
             return Err(refusal(answer.status, &body));
         }
-        let mut lists: BTreeMap<String, Vec<T>> =
-            serde_json::from_slice(&answer.content).map_err(|error| wrong(&error))?;
-        lists.remove(key).ok_or_else(|| wrong(&format!("there is no `{key}`")))
+        let list = serde_json::Deserializer::from_slice(&answer.content)
+            .deserialize_map(ListNamed(name, PhantomData))
+            .map_err(|error| wrong(&error))?;
+        list.ok_or_else(|| wrong(&format!("there is no `{name}`")))
     }
 
     /// Who is diverted, by the diversions' identifiers.
@@ -222,7 +268,7 @@ impl Controller {
         Ok(all.into_iter().map(|anchor| anchor.name).collect())
     }
 
-    /// The users of an anchor.
+    /// All users of an anchor.
     ///
     /// # Errors
     /// See [`CallFailed`].
@@ -230,7 +276,7 @@ impl Controller {
         let mut all: Vec<Listed> = Vec::new();
         loop {
             let behind = all.iter().map(|user| user.number).max().unwrap_or_default();
-            let path = format!("/v1/replication/{origin}/ues?behind={behind}&most={PAGE}");
+            let path = format!("/v1/replication/{}/ues?behind={behind}&most={PAGE}", segment(origin));
             let page: Vec<Listed> = self.list(&path, "ues").await?;
             // A page that goes back would be read for ever.
             let (count, goes_on) = (page.len(), page.iter().all(|user| user.number > behind));
@@ -239,6 +285,19 @@ impl Controller {
                 return Ok(all);
             }
         }
+    }
+
+    /// Those users of an anchor that have one of these names: identities or addresses.
+    ///
+    /// # Errors
+    /// See [`CallFailed`].
+    pub async fn find(&self, origin: &str, names: &[String]) -> Result<Vec<Listed>, CallFailed> {
+        let path = format!("/v1/replication/{}/ues/find", segment(origin));
+        let mut all = Vec::new();
+        for some in names.chunks(MAX_NAMES) {
+            all.extend(self.listed("POST", &path, Some(&json!({"ues": some})), "ues").await?);
+        }
+        Ok(all)
     }
 
     /// How many users have a replica, by original anchor and anchor with the replica.
@@ -250,7 +309,8 @@ impl Controller {
         Ok(all.into_iter().map(|one| ((one.from, one.to), one.ues)).collect())
     }
 
-    /// Copies users' state to a host. Every user gets an answer.
+    /// Copies users' state to a host. Every user gets an answer, also if the host cannot have any user of this anchor: because its agent
+    /// serves another anchor's users, or because messages that the scheme needs were not kept.
     ///
     /// # Errors
     /// See [`CallFailed`].
@@ -264,7 +324,13 @@ impl Controller {
         let ids: Vec<&str> = users.iter().map(|(id, _)| id.as_str()).collect();
         let body =
             json!({"from": origin, "to": host.anchor, "agent": host.agent, "ues": ids, "scheme": scheme});
-        let answer = self.call("POST", "/v1/replicas", Some(&body)).await?;
+        let answer = match self.call("POST", "/v1/replicas", Some(&body)).await {
+            Err(CallFailed::Impossible(why)) => {
+                let of = |id: &&str| ((origin.to_owned(), (*id).to_owned()), Replica::Refused(why.clone()));
+                return Ok(ids.iter().map(of).collect());
+            }
+            answer => answer?,
+        };
         let answer: Replicated = serde_json::from_value(answer).map_err(|error| {
             CallFailed::Unanswered(format!("POST /v1/replicas of the controller: {error}"))
         })?;
@@ -332,5 +398,31 @@ impl Controller {
             Some(pending) => Err(CallFailed::NotNow(format!("not connected: {}", json!(pending)))),
             None => Ok(answer),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_may_have_company() {
+        let read = |text: &str| {
+            serde_json::Deserializer::from_str(text)
+                .deserialize_map(ListNamed("anchors", PhantomData))
+                .map(|list: Option<Vec<Named>>| list.map(|all| all.len()))
+        };
+        assert_eq!(
+            read(r#"{"next": 7, "anchors": [{"name": "gw1", "x": 1}], "more": {}}"#).unwrap(),
+            Some(1)
+        );
+        assert_eq!(read(r#"{"ues": []}"#).unwrap(), None);
+        assert!(read(r#"{"anchors": 7}"#).is_err() && read("[]").is_err());
+    }
+
+    #[test]
+    fn names_stay_in_their_segment() {
+        assert_eq!(segment("gw-1.a_b~"), "gw-1.a_b~");
+        assert_eq!(segment("gw1/ues?behind=5&x=ü"), "gw1%2Fues%3Fbehind%3D5%26x%3D%C3%BC");
     }
 }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use net::time::{self, Duration};
-use store::journal::{Journal, JournalError};
-use tokio::sync::watch;
+use store::journal::{Contents as _, Journal, JournalError, Written};
+use tokio::sync::{OwnedMutexGuard, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::config::{Config, Host};
@@ -59,8 +59,8 @@ pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) controller: Controller,
     pub(crate) drivers: Drivers,
-    state: Mutex<State>,
-    journal: tokio::sync::Mutex<Journal<State>>,
+    state: Arc<Mutex<State>>,
+    journal: Arc<tokio::sync::Mutex<Journal<State>>>,
     /// Held while moves are made and while looks change users, so that no user is in two hands.
     pub(crate) turn: tokio::sync::Mutex<()>,
     pub(crate) memory: Mutex<Memory>,
@@ -80,8 +80,8 @@ impl Core {
             config,
             controller,
             drivers,
-            state: Mutex::new(state),
-            journal: tokio::sync::Mutex::new(journal),
+            state: Arc::new(Mutex::new(state)),
+            journal: Arc::new(tokio::sync::Mutex::new(journal)),
             turn: tokio::sync::Mutex::new(()),
             memory: Mutex::default(),
             changes: watch::Sender::new(0),
@@ -110,6 +110,20 @@ impl Core {
         tasks.spawn(task);
     }
 
+    /// Does something as long as this is there, also if whoever waits for it goes away.
+    pub(crate) async fn in_any_case<T: Send + 'static>(
+        &self,
+        what: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        let (done, wait) = oneshot::channel();
+        self.spawn(async move { _ = done.send(what.await) });
+        match wait.await {
+            Ok(result) => result,
+            // It was stopped, and whoever waits here will be.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
     /// Ends all tasks. They share this, so it would not end by itself.
     pub(crate) fn stop(&self) {
         lock(&self.tasks).abort_all();
@@ -117,22 +131,17 @@ impl Core {
 
     /// Makes a change: first in the journal, then in the state.
     pub(crate) async fn change(&self, make: impl FnOnce(&State) -> Change) -> Result<(), JournalError> {
-        let mut journal = self.journal.lock().await;
+        let journal = self.journal.clone().lock_owned().await;
         let change = make(&self.state());
         if change == Change::default() {
             return Ok(());
         }
-        let after = || {
-            use store::journal::Contents as _;
-            let mut state = self.state().clone();
-            state.apply(change.clone());
-            state
-        };
-        if let Err(error) = journal.write(&change, after)?.durable().await {
+        let (mut journal, change, written) = write(journal, self.state.clone(), change).await;
+        if let Err(error) = written?.durable().await {
             journal.begin_anew();
             return Err(error);
         }
-        store::journal::Contents::apply(&mut *self.state(), change);
+        self.state().apply(change);
         self.changes.send_modify(|count| *count += 1);
         Ok(())
     }
@@ -175,7 +184,9 @@ impl Core {
             }
             let why = match call().await {
                 Ok(done) => return Ok(done),
-                Err(CallFailed::Refused(why)) => return Err(GivenUp::Refused(why)),
+                Err(CallFailed::Refused(why) | CallFailed::Impossible(why)) => {
+                    return Err(GivenUp::Refused(why));
+                }
                 Err(CallFailed::NotNow(why) | CallFailed::Unanswered(why)) => why,
             };
             if until.is_some_and(|until| time::now() + pause > until) {
@@ -204,6 +215,33 @@ impl Core {
                 }
             }
         }
+    }
+}
+
+type OpenJournal = OwnedMutexGuard<Journal<State>>;
+
+/// Writes a change, where nobody waits for it: the line of many users takes milliseconds, and the whole file, once in a while, more.
+async fn write(
+    mut journal: OpenJournal,
+    state: Arc<Mutex<State>>,
+    change: Change,
+) -> (OpenJournal, Change, Result<Written, JournalError>) {
+    let writing = tokio::task::spawn_blocking(move || {
+        let after = || {
+            let mut state = lock(&state).clone();
+            state.apply(change.clone());
+            state
+        };
+        let written = journal.write(&change, after);
+        (journal, change, written)
+    });
+    match writing.await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime ends, and whoever waits here with it.
+            Err(_) => std::future::pending().await,
+        },
     }
 }
 

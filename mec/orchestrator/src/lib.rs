@@ -111,7 +111,7 @@ impl Orchestrator {
         let unfinished: Vec<u64> = state.unfinished().map(|one| one.id).collect();
         let address = config.rest;
         let core = Arc::new(Core::new(config, drivers, journal, state));
-        let api = Arc::new(rest::Api { core: core.clone() });
+        let api = Arc::new(rest::Api::new(core.clone()));
         let answer = move |request| {
             let api = api.clone();
             async move { api.answer(request).await }
@@ -156,6 +156,8 @@ impl Drop for Orchestrator {
     }
 }
 
+#[cfg(test)]
+mod description;
 #[cfg(test)]
 mod sim;
 #[cfg(test)]

@@ -147,7 +147,7 @@ fn late(core: &Core, truth: &BTreeMap<String, Diverted>) -> Vec<String> {
 }
 
 /// Moves users, because of something that was found.
-async fn move_users(core: &Arc<Core>, users: &[User], to: Option<&Host>, reason: String) {
+async fn move_users(core: &Arc<Core>, users: &[User], to: Option<&Host>, order: Order, reason: String) {
     let of = |user: &User| Moving {
         origin: user.origin.clone(),
         id: user.id.clone(),
@@ -162,13 +162,14 @@ async fn move_users(core: &Arc<Core>, users: &[User], to: Option<&Host>, reason:
         to: to.map(|host| host.name.clone()),
         warm: false,
         scheme: Scheme::Selective,
-        order: Order::None,
+        order,
         all_or_none: false,
         follow: to.is_some(),
         reason,
         state: Stage::Starting,
         abort: false,
         users: users.iter().map(of).collect(),
+        unlisted: 0,
         history: Vec::new(),
     };
     if let Err(error) = request::begin(core, one).await {
@@ -231,7 +232,7 @@ async fn leave(look: &Look<'_>, host: &Host, reason: String) {
         put(core, lost).await;
     }
     if !there.is_empty() {
-        move_users(core, &there, None, reason).await;
+        move_users(core, &there, None, Order::None, reason).await;
     }
 }
 
@@ -287,7 +288,8 @@ async fn compare_replicas(look: &Look<'_>, alive: &BTreeSet<String>) -> Result<(
             let lost: Vec<User> = users.iter().filter(is_lost).cloned().collect();
             // On the way back the record of what is there goes as well.
             if !lost.is_empty() {
-                move_users(core, &lost, None, format!("`{}` has lost their state", host.anchor)).await;
+                let reason = format!("`{}` does not have their state any more", host.anchor);
+                move_users(core, &lost, None, Order::None, reason).await;
             }
         }
     }
@@ -339,14 +341,16 @@ async fn look_at_places(
     let core = look.core;
     let origins: BTreeSet<String> = look.users().into_iter().map(|user| user.origin).collect();
     for origin in origins {
-        let listed = core.controller.users(&origin).await?;
-        let listed: BTreeMap<String, Listed> =
-            listed.into_iter().map(|user| (user.id.clone(), user)).collect();
         let here = |user: &User| user.origin == origin;
         let users: Vec<User> = look.users().into_iter().filter(here).collect();
+        let ids: Vec<String> = users.iter().map(|user| user.id.clone()).collect();
+        let listed = core.controller.find(&origin, &ids).await?;
+        let listed: BTreeMap<String, Listed> =
+            listed.into_iter().map(|user| (user.id.clone(), user)).collect();
         let gone: Vec<User> = users.iter().filter(|user| is_gone(core, user, &listed)).cloned().collect();
         if !gone.is_empty() {
-            move_users(core, &gone, None, format!("`{origin}` does not know them any more")).await;
+            let reason = format!("`{origin}` does not know them any more");
+            move_users(core, &gone, None, Order::None, reason).await;
         }
         renew_addresses(look, &origin, &listed, truth).await?;
         divert_anew(look, &origin, &listed, alive).await?;
@@ -422,24 +426,44 @@ async fn divert_anew(
     for ((_, name), users) in grouped(look.users(), concerned) {
         let Some(host) = core.host(&name).filter(|host| alive.contains(&host.anchor)) else { continue };
         let copied = core.controller.replicate(origin, host, &names(&users), Scheme::Selective).await?;
-        let (mut diversions, mut changed) = (Vec::new(), Vec::new());
-        for mut user in users {
-            let Some(Replica::There(ready)) = copied.get(&user.key()) else { continue };
-            if ready.is_empty() || !is_of(ready, &user) {
-                continue;
+        for (order, users) in by_order(core, users, alive) {
+            let (mut diversions, mut changed) = (Vec::new(), Vec::new());
+            for mut user in users {
+                let Some(Replica::There(ready)) = copied.get(&user.key()) else { continue };
+                if ready.is_empty() || !is_of(ready, &user) {
+                    continue;
+                }
+                diversions.extend(ready.iter().cloned());
+                user.place = listed.get(&user.id).map(Listed::place).unwrap_or_default();
+                (user.on, user.waits_for) = (Some(name.clone()), None);
+                user.replicas.entry(name.clone()).or_default();
+                changed.push(user);
             }
-            diversions.extend(ready.iter().cloned());
-            user.place = listed.get(&user.id).map(Listed::place).unwrap_or_default();
-            (user.on, user.waits_for) = (Some(name.clone()), None);
-            user.replicas.entry(name.clone()).or_default();
-            changed.push(user);
-        }
-        if !diversions.is_empty() {
-            core.controller.divert(&diversions, Order::None).await?;
-            put(core, changed).await;
+            if !diversions.is_empty() {
+                core.controller.divert(&diversions, order).await?;
+                put(core, changed).await;
+            }
         }
     }
     Ok(())
+}
+
+/// Users by whether their packets keep their order: as their moves said, but not from an anchor that sends nothing on any more.
+pub(crate) fn by_order(
+    core: &Core,
+    users: Vec<User>,
+    alive: &BTreeSet<String>,
+) -> BTreeMap<Order, Vec<User>> {
+    let mut all: BTreeMap<Order, Vec<User>> = BTreeMap::new();
+    for user in users {
+        let anchor = match &user.on {
+            Some(host) => core.host(host).map(|host| &host.anchor),
+            None => Some(&user.origin),
+        };
+        let order = if anchor.is_some_and(|it| alive.contains(it)) { user.order } else { Order::None };
+        all.entry(order).or_default().push(user);
+    }
+    all
 }
 
 /// Moves users after their base stations.
@@ -475,8 +499,9 @@ async fn follow(look: &Look<'_>, origin: &str, listed: &BTreeMap<String, Listed>
         for user in &mut users {
             user.place = listed.get(&user.id).map(Listed::place).unwrap_or_default();
         }
-        if !users.is_empty() {
-            move_users(core, &users, Some(host), "their base station is next to this host".to_owned()).await;
+        for (order, users) in by_order(core, users, alive) {
+            let reason = "their base station is next to this host".to_owned();
+            move_users(core, &users, Some(host), order, reason).await;
         }
     }
 }

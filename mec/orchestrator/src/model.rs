@@ -9,8 +9,10 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use store::journal::Contents;
 
-/// Ended moves that are kept.
+/// Ended moves that are kept,
 const KEPT_MOVES: usize = 1000;
+/// and entries of users in them: some tens of megabytes.
+const KEPT_ENTRIES: usize = 100_000;
 /// Entries of a move's history.
 const HISTORY: usize = 64;
 
@@ -120,7 +122,7 @@ pub enum Scheme {
 }
 
 /// Whether packets keep their order when they change their way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
     /// Packets on the old way may arrive later than those on the new one.
@@ -155,6 +157,9 @@ pub struct Move {
     pub abort: bool,
     /// Its users.
     pub users: Vec<Moving>,
+    /// Names of the request that are nobody's, beside those in `users`.
+    #[serde(default)]
+    pub unlisted: usize,
     /// What has happened.
     pub history: Vec<Entry>,
 }
@@ -174,6 +179,12 @@ impl Move {
         let time_us = net::time::wall_clock().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let time_us = u64::try_from(time_us.as_micros()).unwrap_or(u64::MAX);
         self.history.push(Entry { time_us, state: self.state, detail: detail.into() });
+    }
+
+    /// How many users fare so. Who is not known stays.
+    pub fn count(&self, state: Fate) -> usize {
+        let unlisted = if state == Fate::Stays { self.unlisted } else { 0 };
+        unlisted + self.users.iter().filter(|user| user.state == state).count()
     }
 
     /// The users that are under way.
@@ -208,6 +219,9 @@ pub struct User {
     pub replicas: BTreeMap<String, bool>,
     /// Whether it follows its base station.
     pub follow: bool,
+    /// Whether its packets keep their order, as the move said that brought it there.
+    #[serde(default)]
+    pub order: Order,
     /// What its diversion was made for.
     pub place: Place,
 }
@@ -284,12 +298,8 @@ impl Contents for State {
                 self.users.insert(user.key(), user);
             }
         }
-        let ended = self.moves.values().filter(|one| one.state.is_end()).count();
-        if ended > KEPT_MOVES {
-            let oldest = self.moves.values().filter(|one| one.state.is_end()).map(|one| one.id);
-            for id in oldest.take(ended - KEPT_MOVES).collect::<Vec<_>>() {
-                self.moves.remove(&id);
-            }
+        for id in self.too_old() {
+            self.moves.remove(&id);
         }
     }
 
@@ -301,6 +311,17 @@ impl Contents for State {
 }
 
 impl State {
+    /// Ended moves that are not kept: all before those that fit. The last one is kept however large it is.
+    fn too_old(&self) -> Vec<u64> {
+        let ended = self.moves.values().rev().filter(|one| one.state.is_end());
+        let mut entries = 0;
+        let is_kept = |(at, one): &(usize, &Move)| {
+            entries += one.users.len();
+            *at == 0 || (*at < KEPT_MOVES && entries <= KEPT_ENTRIES)
+        };
+        ended.enumerate().skip_while(is_kept).map(|(_, one)| one.id).collect()
+    }
+
     /// A user's record, or one that says that it is on its original anchor.
     pub fn user(&self, moving: &Moving) -> User {
         self.users.get(&moving.key()).cloned().unwrap_or_else(|| User {
@@ -311,6 +332,7 @@ impl State {
             waits_for: None,
             replicas: BTreeMap::new(),
             follow: false,
+            order: Order::None,
             place: Place::default(),
         })
     }
@@ -362,6 +384,7 @@ mod tests {
             state: Stage::Returning,
             abort: false,
             users: Vec::new(),
+            unlisted: 0,
             history: Vec::new(),
         };
         (0..200).for_each(|number| one.note(number.to_string()));
@@ -374,6 +397,26 @@ mod tests {
         }
         assert_eq!(state.moves.len(), KEPT_MOVES + 1);
         assert!(state.moves.contains_key(&1) && !state.moves.contains_key(&2));
+        // Moves of many users leave room for fewer of them.
+        let user = Moving {
+            origin: "gw1".to_owned(),
+            id: "imsi-1".to_owned(),
+            addresses: Vec::new(),
+            from: None,
+            place: Place::default(),
+            state: Fate::Moved,
+            why: None,
+        };
+        one.users = vec![user; 10_000];
+        for id in 2000..2020 {
+            one.id = id;
+            state.apply(Change { moves: vec![one.clone()], users: Vec::new() });
+        }
+        assert_eq!(
+            state.moves.keys().copied().collect::<Vec<_>>(),
+            [1].into_iter().chain(2010..2020).collect::<Vec<_>>()
+        );
+        assert_eq!(state.moves.values().map(|one| one.users.len()).sum::<usize>(), KEPT_ENTRIES);
         fuzz_journal(store::journal::write_all(&state).as_bytes());
     }
 }

@@ -48,19 +48,17 @@ pub(crate) async fn run(core: Arc<Core>, id: u64) {
                 tidy(&core, &one).await;
                 core.record_move(id, |one| one.enter(Stage::Done, summary(one))).await;
             }
-            (_, None) => give_back(&core, &one).await,
-            (Stage::Returning, Some(_)) => core.record_move(id, |one| one.enter(Stage::Starting, "")).await,
+            (Stage::Returning, _) | (_, None) => give_back(&core, &one).await,
         }
     }
 }
 
 fn summary(one: &Move) -> String {
-    let count = |state| one.users.iter().filter(|user| user.state == state).count();
     let all = [
-        (count(Fate::Moved), "moved"),
-        (count(Fate::Waiting), "idle, moved when active"),
-        (count(Fate::Warm), "copied"),
-        (count(Fate::Stays), "stay"),
+        (one.count(Fate::Moved), "moved"),
+        (one.count(Fate::Waiting), "idle, moved when active"),
+        (one.count(Fate::Warm), "copied"),
+        (one.count(Fate::Stays), "stay"),
     ];
     all.iter()
         .filter(|(count, _)| *count > 0)
@@ -310,7 +308,7 @@ fn moved(
             // An idle user stays diverted to where it was until it is active.
             (user.on, user.waits_for) =
                 if idle.contains(&key) { (user.on.take(), name) } else { (name, None) };
-            user.follow = before.follow;
+            (user.follow, user.order) = (before.follow, before.order);
             user.place = moving.place.clone();
             user.replicas.insert(host.name.clone(), false);
         },

@@ -10,19 +10,23 @@ use crate::ORIGIN;
 use crate::config::Host;
 use crate::controller::{CallFailed, Listed};
 use crate::core::Core;
-use crate::model::{Change, Fate, Key, Move, Moving, Order, Scheme, Stage, State, learn};
+use crate::model::{Change, Fate, Key, Move, Moving, Order, Place, Scheme, Stage, State, User, learn};
 use crate::moves;
 
 /// Most users of one move.
 pub const MAX_USERS: usize = 10_000;
 /// Most unfinished moves.
 const MAX_MOVES: usize = 256;
+/// Most names without a user that a move lists. Others are counted.
+const MAX_UNKNOWN: usize = 100;
+/// Most names in a refusal.
+const FEW: usize = 5;
 
 /// The content of `POST /v1/moves`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MoveRequest {
-    /// Addresses, or identities such as `imsi-001010000000001`; without it everybody who is at `from`.
+    /// Addresses, or identities such as `imsi-001010000000001`; without them everybody who is at `from`.
     #[serde(default)]
     pub ues: Option<Vec<String>>,
     /// Where they are: an edge host, or an original anchor.
@@ -120,31 +124,27 @@ fn canonical(name: &str) -> String {
     name.parse::<IpAddr>().map_or_else(|_| name.to_owned(), |address| address.to_string())
 }
 
+/// Where the users of a request are.
+enum Whereabouts<'a> {
+    Anywhere,
+    Host(&'a Host),
+    Origin(&'a str),
+}
+
 /// Makes a move of a request, and begins it.
-pub(crate) async fn create(core: &Arc<Core>, request: MoveRequest) -> Result<u64, Refused> {
+pub(crate) async fn create(core: Arc<Core>, request: MoveRequest) -> Result<u64, Refused> {
+    let host = target(&core, &request)?;
+    let names = names(&request)?;
+    let from = whereabouts(&core, &request).await?;
+    // Looks go on meanwhile. What changes until the turn comes is found by the next one.
+    let mut known = ask(&core, names.as_deref(), host, &from).await?;
     let _turn = core.turn.lock().await;
-    let (host, origin) = target(core, &request)?;
-    let from_host = request.from.as_deref().and_then(|name| core.host(name));
-    let from_origin = if from_host.is_none() { request.from.clone().or(origin) } else { origin };
-    let mut known = Known::default();
-    if needs_list(core, &request, host) {
-        let origins = match &from_origin {
-            Some(origin) => vec![origin.clone()],
-            None => core.controller.origins().await?,
-        };
-        for origin in origins.iter().filter(|origin| core.config.host_of_anchor(origin).is_none()) {
-            for listed in core.controller.users(origin).await? {
-                known.add_listed(origin, listed);
-            }
-        }
-    }
     known.add_own(&core.state());
-    let mut users = named(&request, &known, from_host, from_origin.as_deref())?;
-    if users.len() > MAX_USERS {
-        return Err(Refused::TooMany(format!("{} users: a move has at most {MAX_USERS}", users.len())));
-    }
-    judge(&core.state(), &request, host, from_host, &mut users)?;
-    let follow = request.follow.unwrap_or(core.config.follow);
+    let (mut users, unlisted) = match names {
+        Some(names) => named(&names, &known, &from)?,
+        None => (everybody(&known, &from, &request)?, 0),
+    };
+    judge(&core.state(), &request, host, &from, &mut users)?;
     let one = Move {
         id: 0,
         to: host.map(|host| host.name.clone()),
@@ -152,111 +152,226 @@ pub(crate) async fn create(core: &Arc<Core>, request: MoveRequest) -> Result<u64
         scheme: request.scheme,
         order: request.order,
         all_or_none: request.all_or_none,
-        follow,
+        follow: request.follow.unwrap_or(core.config.follow),
         reason: "requested".to_owned(),
         state: Stage::Starting,
         abort: false,
         users,
+        unlisted,
         history: Vec::new(),
     };
-    begin(core, one).await
+    begin(&core, one).await
 }
 
-/// The edge host, or the original anchor.
-fn target<'a>(core: &'a Core, request: &MoveRequest) -> Result<(Option<&'a Host>, Option<String>), Refused> {
+/// The edge host; none: the original anchors.
+fn target<'a>(core: &'a Core, request: &MoveRequest) -> Result<Option<&'a Host>, Refused> {
     if request.to == ORIGIN {
-        return Ok((None, None));
+        return Ok(None);
     }
     match core.host(&request.to) {
         Some(host) if request.from.as_deref() == Some(&host.name) => {
             Err(Refused::Contradiction("`from` and `to` are the same host".to_owned()))
         }
-        Some(host) => Ok((Some(host), None)),
-        None => {
-            let hosts: Vec<&str> = core.config.hosts.iter().map(|host| host.name.as_str()).collect();
-            Err(Refused::Unknown(format!(
-                "there is no edge host `{}`; there are: {}, and `{ORIGIN}` for users' original anchors",
-                request.to,
-                hosts.join(", ")
-            )))
-        }
+        Some(host) => Ok(Some(host)),
+        None => Err(Refused::Unknown(format!(
+            "there is no edge host `{}`; there are: {}, and `{ORIGIN}` for users' original anchors",
+            shown(&request.to),
+            few(core.config.hosts.iter().map(|host| &host.name))
+        ))),
     }
 }
 
-/// Whether the controller has to be asked who there is. Not for the way back of users that we know.
-fn needs_list(core: &Core, request: &MoveRequest, host: Option<&Host>) -> bool {
-    if host.is_some() {
-        return true;
-    }
-    let Some(ues) = &request.ues else { return false };
-    let state = core.state();
-    let names: BTreeSet<String> = state
-        .users
-        .values()
-        .flat_map(|user| user.addresses.iter().map(IpAddr::to_string).chain([user.id.clone()]))
-        .collect();
-    !ues.iter().all(|ue| names.contains(&canonical(ue)))
-}
-
-/// The users that a request names.
-fn named(
-    request: &MoveRequest,
-    known: &Known,
-    from_host: Option<&Host>,
-    from_origin: Option<&str>,
-) -> Result<Vec<Moving>, Refused> {
+/// The names of a request, each once; none: everybody at `from` is meant.
+fn names(request: &MoveRequest) -> Result<Option<Vec<String>>, Refused> {
     let Some(ues) = &request.ues else {
-        if request.from.is_none() {
-            return Err(Refused::Contradiction("`ues` or `from` says who is moved".to_owned()));
-        }
-        let is_meant = |user: &&Moving| match from_host {
-            Some(host) => user.from.as_ref() == Some(&host.name),
-            None => from_origin.is_none_or(|origin| user.origin == origin),
+        return match request.from {
+            Some(_) => Ok(None),
+            None => Err(Refused::Contradiction("`ues` or `from` says who is moved".to_owned())),
         };
-        return Ok(known.users.values().filter(is_meant).cloned().collect());
     };
-    if ues.is_empty() || ues.len() > MAX_USERS {
+    if ues.is_empty() {
+        let detail = "`ues` is empty; without it everybody is moved who is at `from`";
+        return Err(Refused::Contradiction(detail.to_owned()));
+    }
+    if ues.len() > MAX_USERS {
         return Err(Refused::TooMany(format!(
-            "`ues` has {} entries; 1 to {MAX_USERS} are possible",
+            "`ues` has {} entries; at most {MAX_USERS} are possible",
             ues.len()
         )));
     }
-    let (mut users, mut taken) = (Vec::new(), BTreeSet::new());
-    for name in ues {
-        let empty = BTreeSet::new();
-        let found = known.names.get(&canonical(name)).unwrap_or(&empty);
-        let found: Vec<&Key> =
-            found.iter().filter(|(origin, _)| from_origin.is_none_or(|wanted| origin == wanted)).collect();
-        match found[..] {
-            [key] => {
-                // It may be named by its identity and by its address.
-                if taken.insert(key.clone()) {
-                    users.extend(known.users.get(key).cloned());
+    let mut seen = BTreeSet::new();
+    Ok(Some(ues.iter().map(|name| canonical(name)).filter(|name| seen.insert(name.clone())).collect()))
+}
+
+/// What `from` is a name of.
+async fn whereabouts<'a>(core: &'a Core, request: &'a MoveRequest) -> Result<Whereabouts<'a>, Refused> {
+    let Some(name) = &request.from else { return Ok(Whereabouts::Anywhere) };
+    if let Some(host) = core.host(name) {
+        return Ok(Whereabouts::Host(host));
+    }
+    // The way back of users that we know does not need the controller.
+    let has_users = core.state().users.keys().any(|(origin, _)| origin == name);
+    if has_users {
+        return Ok(Whereabouts::Origin(name));
+    }
+    let origins = origins(core).await?;
+    if origins.contains(name) {
+        return Ok(Whereabouts::Origin(name));
+    }
+    Err(Refused::Unknown(format!(
+        "there is no edge host or original anchor `{}`; hosts are: {}; original anchors that the controller knows: {}",
+        shown(name),
+        few(core.config.hosts.iter().map(|host| &host.name)),
+        few(&origins)
+    )))
+}
+
+/// Anchors that users are moved from. The controller may hear the control messages of edge hosts' anchors, too.
+async fn origins(core: &Core) -> Result<Vec<String>, CallFailed> {
+    let mut all = core.controller.origins().await?;
+    all.retain(|anchor| core.config.host_of_anchor(anchor).is_none());
+    Ok(all)
+}
+
+/// Asks the controller for users that are meant, as far as more has to be known of them than we know ourselves.
+async fn ask(
+    core: &Core,
+    names: Option<&[String]>,
+    host: Option<&Host>,
+    from: &Whereabouts<'_>,
+) -> Result<Known, CallFailed> {
+    let mut known = Known::default();
+    match (names, from, host) {
+        (None, Whereabouts::Origin(origin), Some(_)) => {
+            for listed in core.controller.users(origin).await? {
+                known.add_listed(origin, listed);
+            }
+        }
+        (None, Whereabouts::Host(from), Some(_)) => {
+            for (origin, ids) in users_on(core, from) {
+                for listed in core.controller.find(&origin, &ids).await? {
+                    known.add_listed(&origin, listed);
                 }
             }
-            [] => users.push(Moving {
-                origin: String::new(),
-                id: name.clone(),
-                addresses: Vec::new(),
-                from: None,
-                place: crate::model::Place::default(),
-                state: Fate::Stays,
-                why: Some("no anchor has this user".to_owned()),
-            }),
-            _ => {
-                let anchors: Vec<&str> = found.iter().map(|(origin, _)| origin.as_str()).collect();
-                let detail = format!(
-                    "{name} has sessions at {}; name one with `from`, or the address",
-                    anchors.join(" and ")
-                );
-                return Err(Refused::Contradiction(detail));
+        }
+        // Who goes back has a record.
+        (None, ..) => {}
+        (Some(names), from, host) => {
+            let names = if host.is_some() { names.to_vec() } else { without_record(core, names) };
+            let origins = match from {
+                _ if names.is_empty() => Vec::new(),
+                Whereabouts::Origin(origin) => vec![(*origin).to_owned()],
+                _ => origins(core).await?,
+            };
+            for origin in origins {
+                for listed in core.controller.find(&origin, &names).await? {
+                    known.add_listed(&origin, listed);
+                }
             }
         }
     }
-    if users.iter().all(|user| user.origin.is_empty()) {
-        return Err(Refused::Unknown(format!("no anchor has these users: {}", ues.join(", "))));
+    Ok(known)
+}
+
+/// Identities of users that are diverted to a host, by original anchor.
+fn users_on(core: &Core, host: &Host) -> BTreeMap<String, Vec<String>> {
+    let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for user in core.state().users.values().filter(|user| user.on.as_ref() == Some(&host.name)) {
+        all.entry(user.origin.clone()).or_default().push(user.id.clone());
     }
-    Ok(users)
+    all
+}
+
+/// Names that are of no user with a record.
+fn without_record(core: &Core, names: &[String]) -> Vec<String> {
+    let state = core.state();
+    let of = |user: &User| {
+        user.addresses.iter().map(IpAddr::to_string).chain([user.id.clone()]).collect::<Vec<_>>()
+    };
+    let ours: BTreeSet<String> = state.users.values().flat_map(of).collect();
+    names.iter().filter(|name| !ours.contains(*name)).cloned().collect()
+}
+
+/// Everybody who is at `from`.
+fn everybody(known: &Known, from: &Whereabouts<'_>, request: &MoveRequest) -> Result<Vec<Moving>, Refused> {
+    let is_meant = |user: &&Moving| match from {
+        Whereabouts::Host(host) => user.from.as_ref() == Some(&host.name),
+        Whereabouts::Origin(origin) => user.origin == *origin,
+        Whereabouts::Anywhere => false,
+    };
+    let users: Vec<Moving> = known.users.values().filter(is_meant).cloned().collect();
+    let name = request.from.as_deref().unwrap_or_default();
+    match users.len() {
+        0 => Err(Refused::Unknown(format!("nobody is at {name} who could be moved to {}", request.to))),
+        1..=MAX_USERS => Ok(users),
+        count => Err(Refused::TooMany(format!("{count} users: a move has at most {MAX_USERS}"))),
+    }
+}
+
+/// The users that a request names, and how many names more are nobody's.
+fn named(names: &[String], known: &Known, from: &Whereabouts<'_>) -> Result<(Vec<Moving>, usize), Refused> {
+    let (mut users, mut taken, mut unknown) = (Vec::new(), BTreeSet::new(), Vec::new());
+    let is_there = |(origin, _): &&Key| match from {
+        Whereabouts::Origin(wanted) => origin == wanted,
+        _ => true,
+    };
+    for name in names {
+        let found: Vec<&Key> = known.names.get(name).into_iter().flatten().filter(is_there).collect();
+        match found[..] {
+            [key] => {
+                // It may be named by its identity and by its address.
+                if taken.insert(key) {
+                    users.extend(known.users.get(key).cloned());
+                }
+            }
+            [] => {
+                unknown.push(name);
+                if unknown.len() <= MAX_UNKNOWN {
+                    users.push(nobody(name));
+                }
+            }
+            _ => {
+                let all: Vec<String> = found.iter().map(|(origin, id)| format!("{id} at {origin}")).collect();
+                return Err(Refused::Contradiction(format!(
+                    "{name} may be {}; name the anchor with `from`, or the identity",
+                    few(&all)
+                )));
+            }
+        }
+    }
+    if taken.is_empty() {
+        return Err(Refused::Unknown(format!("no anchor has these users: {}", few(unknown))));
+    }
+    Ok((users, unknown.len().saturating_sub(MAX_UNKNOWN)))
+}
+
+/// The entry of a name that no anchor knows.
+fn nobody(name: &str) -> Moving {
+    Moving {
+        origin: String::new(),
+        id: shown(name),
+        addresses: Vec::new(),
+        from: None,
+        place: Place::default(),
+        state: Fate::Stays,
+        why: Some("no anchor has this user".to_owned()),
+    }
+}
+
+/// A name of a request, which may have any length.
+fn shown(name: &str) -> String {
+    name.chars().take(64).collect()
+}
+
+/// A few names for people, and how many there are beside them.
+fn few<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
+    let mut names = names.into_iter();
+    let first: Vec<String> = names.by_ref().take(FEW).map(|name| shown(name)).collect();
+    match (first.is_empty(), names.count()) {
+        (true, _) => "none".to_owned(),
+        (false, 0) => first.join(", "),
+        (false, more) => format!("{} and {more} more", first.join(", ")),
+    }
 }
 
 /// Decides for each user whether it can be moved.
@@ -264,12 +379,16 @@ fn judge(
     state: &State,
     request: &MoveRequest,
     host: Option<&Host>,
-    from_host: Option<&Host>,
+    from: &Whereabouts<'_>,
     users: &mut [Moving],
 ) -> Result<(), Refused> {
     if state.unfinished().count() >= MAX_MOVES {
         return Err(Refused::TooMany(format!("{MAX_MOVES} moves are under way; wait until one has ended")));
     }
+    let from_host = match from {
+        Whereabouts::Host(host) => Some(*host),
+        _ => None,
+    };
     let busy = state.busy();
     if let Some((user, id)) = users.iter().find_map(|user| Some((user, busy.get(&user.key())?))) {
         let detail = format!(

@@ -9,6 +9,7 @@ use net::time::Duration;
 use nf::rest::{Request, Response};
 use serde_json::{Value, json};
 use telemetry::counters::Family;
+use tokio::sync::Semaphore;
 
 use crate::config::Host;
 use crate::core::{self, Core, lock};
@@ -21,6 +22,8 @@ static REFUSED: Family = Family::new("orchestrator_rest_refused", "status");
 pub const MAX_BODY: usize = 1 << 20;
 /// Longest time for which an answer waits. Connections end after 300 seconds.
 const MAX_WAIT_S: u64 = 240;
+/// Most answers that wait at once. The other half of the connections is for requests that are answered at once.
+const MAX_WAITING: usize = 32;
 /// Description of the API.
 pub const OPENAPI: &str = include_str!("../openapi.json");
 
@@ -71,19 +74,22 @@ pub fn read(request: &Request) -> Result<Call, Box<Response>> {
         return refuse(400, "bad path", "its percent-encoding is broken");
     };
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-    let wait_s = match request.query.split('&').find_map(|pair| pair.strip_prefix("wait=")) {
-        Some(text) => number(text, "a number of seconds")?.min(MAX_WAIT_S),
-        None => 0,
+    let wait_s = || match request.query.split('&').find_map(|pair| pair.strip_prefix("wait=")) {
+        Some(text) => number(text, "a number of seconds").map(|wait_s| wait_s.min(MAX_WAIT_S)),
+        None => Ok(0),
     };
     let call = match (request.method.as_str(), &parts[..]) {
         ("GET", ["v1", "status"]) => Call::Status,
         ("GET", ["v1", "moves"]) => Call::Moves,
         ("POST", ["v1", "moves"]) => {
+            let wait_s = wait_s()?;
             let request = serde_json::from_slice(&request.body)
                 .map_err(|error| Box::new(Response::problem(400, "bad content", error)))?;
             Call::Begin { request, wait_s }
         }
-        ("GET", ["v1", "moves", id]) => Call::Move { id: number(id, "the number of a move")?, wait_s },
+        ("GET", ["v1", "moves", id]) => {
+            Call::Move { id: number(id, "the number of a move")?, wait_s: wait_s()? }
+        }
         ("DELETE", ["v1", "moves", id]) => Call::Abort(number(id, "the number of a move")?),
         ("GET", ["v1", "hosts"]) => Call::Hosts,
         ("POST", ["v1", "hosts", name, "anchor"]) => Call::StartAnchor((*name).to_owned()),
@@ -91,14 +97,19 @@ pub fn read(request: &Request) -> Result<Call, Box<Response>> {
         ("GET", ["v1", "ues"]) => Call::Users,
         ("GET", ["v1", "ues", ue]) => Call::User((*ue).to_owned()),
         ("GET", ["v1", "openapi.json"]) => Call::OpenApi,
-        ("GET" | "POST" | "DELETE", _) => {
+        (
+            _,
+            ["v1", "status" | "moves" | "hosts" | "ues" | "openapi.json"]
+            | ["v1", "moves" | "ues", _]
+            | ["v1", "hosts", _, "anchor"],
+        ) => return refuse(405, "no such method", "/v1/openapi.json says which methods this path has"),
+        _ => {
             return refuse(
                 404,
                 "no such resource",
                 "there are /v1/moves, hosts, ues, status and openapi.json (docs/mec.md)",
             );
         }
-        _ => return refuse(405, "no such method", "GET, POST and DELETE are served"),
     };
     Ok(call)
 }
@@ -111,10 +122,15 @@ fn number(text: &str, what: &str) -> Result<u64, Box<Response>> {
 
 /// What answers requests.
 pub(crate) struct Api {
-    pub(crate) core: Arc<Core>,
+    core: Arc<Core>,
+    waiting: Semaphore,
 }
 
 impl Api {
+    pub(crate) fn new(core: Arc<Core>) -> Api {
+        Api { core, waiting: Semaphore::new(MAX_WAITING) }
+    }
+
     /// Answers a request.
     pub(crate) async fn answer(&self, request: Request) -> Response {
         let response = match read(&request) {
@@ -136,18 +152,20 @@ impl Api {
                 json!({"moves": moves})
             }
             Call::Begin { request, wait_s } => {
-                let id = request::create(core, request).await?;
-                core::ended(core, id, Duration::from_secs(wait_s)).await;
+                // A client that goes away would leave a move in the journal that nobody carries on.
+                let id = core.in_any_case(request::create(core.clone(), request)).await?;
+                self.wait(id, wait_s).await;
                 let one = self.one(id)?;
                 let status = if one.state.is_end() { 201 } else { 202 };
                 return Ok(Response::made(status, format!("/v1/moves/{id}"), whole(&one)));
             }
             Call::Move { id, wait_s } => {
-                core::ended(core, id, Duration::from_secs(wait_s)).await;
+                self.wait(id, wait_s).await;
                 whole(&self.one(id)?)
             }
             Call::Abort(id) => {
-                let one = request::abort(core, id).await?;
+                let shared = core.clone();
+                let one = core.in_any_case(async move { request::abort(&shared, id).await }).await?;
                 return Ok(Response { status: 202, ..Response::ok(whole(&one)) });
             }
             Call::Hosts => {
@@ -206,6 +224,13 @@ impl Api {
         Ok(Response::ok(answer))
     }
 
+    /// Waits for the end of a move, unless many do so already.
+    async fn wait(&self, id: u64, wait_s: u64) {
+        if let Ok(_place) = self.waiting.try_acquire() {
+            core::ended(&self.core, id, Duration::from_secs(wait_s)).await;
+        }
+    }
+
     fn one(&self, id: u64) -> Result<Move, Refused> {
         self.core.move_of(id).ok_or_else(|| Refused::Unknown(format!("there is no move {id}")))
     }
@@ -252,15 +277,14 @@ fn user(user: &User) -> Value {
 
 /// A move in a list: without its users and its history.
 fn short(one: &Move) -> Value {
-    let count = |state| one.users.iter().filter(|user| user.state == state).count();
     let (first, last) = (one.history.first(), one.history.last());
     json!({
         "id": one.id, "to": one.to.as_deref().unwrap_or(crate::ORIGIN), "state": one.state, "reason": one.reason,
         "scheme": one.scheme, "order": one.order, "warm": one.warm, "all_or_none": one.all_or_none, "follow": one.follow,
         "ended": one.state.is_end(), "detail": last.map(|entry| &entry.detail),
         "began_us": first.map(|entry| entry.time_us), "changed_us": last.map(|entry| entry.time_us),
-        "counts": {"pending": count(Fate::Pending), "moved": count(Fate::Moved), "waiting": count(Fate::Waiting),
-                   "warm": count(Fate::Warm), "stays": count(Fate::Stays)},
+        "counts": {"pending": one.count(Fate::Pending), "moved": one.count(Fate::Moved), "waiting": one.count(Fate::Waiting),
+                   "warm": one.count(Fate::Warm), "stays": one.count(Fate::Stays)},
     })
 }
 

@@ -18,6 +18,9 @@ use crate::driver::{Doing, Driver, Drivers};
 use crate::{ORIGIN, Orchestrator};
 
 pub(crate) const GW1: &str = "gw1";
+/// Another original, with one user, whom no agent serves as long as it serves users of `gw1`.
+pub(crate) const GW9: &str = "gw9";
+pub(crate) const GW9_USER: u32 = 900;
 
 /// What the edge is like.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -36,6 +39,10 @@ pub(crate) struct Edge {
     pub(crate) clone_refuses: BTreeSet<u32>,
     /// Users that the controller does not divert.
     pub(crate) divert_refuses: BTreeSet<u32>,
+    /// How often all users were listed.
+    pub(crate) lists: usize,
+    /// Whether the last diversions were to keep packets in order.
+    pub(crate) in_order: bool,
     /// How often users have attached again.
     pub(crate) attaches: u32,
     /// The last request that was prepared, and whether the last one that was made is it.
@@ -56,6 +63,8 @@ pub(crate) enum Failure {
     Refused503,
     /// 409, and nothing is done.
     Refused409,
+    /// 422, and nothing is done.
+    Refused422,
     /// 400, and nothing is done.
     Refused400,
     /// No answer, and nothing is done.
@@ -74,9 +83,10 @@ pub(crate) enum Failure {
     TargetDiesAfter,
 }
 
-pub(crate) const FAILURES: [Failure; 10] = [
+pub(crate) const FAILURES: [Failure; 11] = [
     Failure::Refused503,
     Failure::Refused409,
+    Failure::Refused422,
     Failure::Refused400,
     Failure::Lost,
     Failure::AnswerLost,
@@ -182,17 +192,65 @@ impl Edge {
         self.replicas.retain(|(at, _)| at != anchor);
     }
 
+    /// A user in a list.
+    fn listed((number, user): (&u32, &User)) -> Value {
+        json!({"number": number, "id": id(*number), "addresses": user.addresses, "base_station": user.base_station,
+               "state": if user.base_station.is_some() { "active" } else { "idle" },
+               "tunnels": if user.base_station.is_some() { json!([{"uplink": number, "downlink": number + 1000}]) } else { json!([]) }})
+    }
+
     /// A page of the users.
     fn list(&self, query: &str) -> Response {
         let value = |key: &str| query.split('&').find_map(|pair| pair.strip_prefix(key)?.parse::<u32>().ok());
         let (behind, most) = (value("behind=").unwrap_or(0), value("most=").unwrap_or(100) as usize);
-        let of = |(number, user): (&u32, &User)| {
-            json!({"number": number, "id": id(*number), "addresses": user.addresses, "base_station": user.base_station,
-                           "state": if user.base_station.is_some() { "active" } else { "idle" },
-                           "tunnels": if user.base_station.is_some() { json!([{"uplink": number, "downlink": number + 1000}]) } else { json!([]) }})
+        let users: Vec<Value> = self.users.range(behind + 1..).take(most).map(Self::listed).collect();
+        Response::ok(json!({"ues": users, "total": self.users.len()}))
+    }
+
+    /// Users by their names.
+    fn find(users: &BTreeMap<u32, User>, body: &Value) -> Response {
+        let names: BTreeSet<&str> =
+            body["ues"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        assert!((1..=10_000).contains(&names.len()), "{} names", names.len());
+        let is_meant = |(number, user): &(&u32, &User)| {
+            names.contains(&id(**number).as_str())
+                || user.addresses.iter().any(|address| names.contains(&address.to_string().as_str()))
         };
-        let users: Vec<Value> = self.users.range(behind + 1..).take(most).map(of).collect();
-        Response::ok(json!({"ues": users}))
+        Response::ok(json!({"ues": users.iter().filter(is_meant).map(Self::listed).collect::<Vec<_>>()}))
+    }
+
+    /// The users of the other original.
+    fn others() -> BTreeMap<u32, User> {
+        let user = User { base_station: Some(base_station(1)), addresses: vec![address(GW9_USER)] };
+        [(GW9_USER, user)].into()
+    }
+
+    /// Copies of users at a clone.
+    fn replicate(&mut self, body: &Value) -> Response {
+        let problem = |status, title: &str| Response::problem(status, title, title);
+        let to = body["to"].as_str().unwrap_or_default().to_owned();
+        if !self.alive.contains(&to) {
+            return problem(409, "the agent does not answer");
+        }
+        if body["from"] == GW9 {
+            return problem(422, "the agent serves gw1");
+        }
+        let (mut done, mut refused) = (Vec::new(), Vec::new());
+        for name in body["ues"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            let user = number(name).and_then(|number| Some((number, self.users.get(&number)?)));
+            match user {
+                Some((number, user)) if !self.clone_refuses.contains(&number) => {
+                    self.replicas.insert((to.clone(), number));
+                    for address in &user.addresses {
+                        let diversion =
+                            user.base_station.map(|station| Self::diversion(number, *address, station, &to));
+                        done.push(json!({"id": name, "ue": address, "diversion": diversion}));
+                    }
+                }
+                _ => refused.push(json!({"ue": name, "why": "the clone refuses"})),
+            }
+        }
+        Response::ok(json!({"done": done, "refused": refused, "took_ms": 1.0, "octets": 58}))
     }
 
     fn serve(&mut self, request: &Request) -> Response {
@@ -214,10 +272,15 @@ impl Edge {
                 let anchors: Vec<Value> = [GW1, "gw2", "gw3"].iter().map(of).collect();
                 Response::ok(json!({"anchors": anchors}))
             }
-            ("GET", "/v1/replication") => {
-                Response::ok(json!({"anchors": [{"name": GW1, "ues": self.users.len()}]}))
+            ("GET", "/v1/replication") => Response::ok(
+                json!({"anchors": [{"name": GW1, "ues": self.users.len()}, {"name": GW9, "ues": 1}]}),
+            ),
+            ("GET", "/v1/replication/gw1/ues") => {
+                self.lists += 1;
+                self.list(&request.query)
             }
-            ("GET", "/v1/replication/gw1/ues") => self.list(&request.query),
+            ("POST", "/v1/replication/gw1/ues/find") => Self::find(&self.users, &body),
+            ("POST", "/v1/replication/gw9/ues/find") => Self::find(&Self::others(), &body),
             ("GET", "/v1/replicas") => {
                 let of = |to: &&str| {
                     let count = self.replicas.iter().filter(|(at, _)| at == *to).count();
@@ -226,29 +289,7 @@ impl Edge {
                 let replicas: Vec<Value> = ["gw2", "gw3"].iter().map(of).collect();
                 Response::ok(json!({"replicas": replicas}))
             }
-            ("POST", "/v1/replicas") => {
-                let to = text("to");
-                if !self.alive.contains(&to) {
-                    return problem(409, "the agent does not answer");
-                }
-                let (mut done, mut refused) = (Vec::new(), Vec::new());
-                for name in body["ues"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-                    let user = number(name).and_then(|number| Some((number, self.users.get(&number)?)));
-                    match user {
-                        Some((number, user)) if !self.clone_refuses.contains(&number) => {
-                            self.replicas.insert((to.clone(), number));
-                            for address in &user.addresses {
-                                let diversion = user
-                                    .base_station
-                                    .map(|station| Self::diversion(number, *address, station, &to));
-                                done.push(json!({"id": name, "ue": address, "diversion": diversion}));
-                            }
-                        }
-                        _ => refused.push(json!({"ue": name, "why": "the clone refuses"})),
-                    }
-                }
-                Response::ok(json!({"done": done, "refused": refused, "took_ms": 1.0, "octets": 58}))
-            }
+            ("POST", "/v1/replicas") => self.replicate(&body),
             ("POST", "/v1/replicas/remove") => {
                 let to = text("to");
                 for name in body["ues"].as_array().into_iter().flatten().filter_map(Value::as_str) {
@@ -264,6 +305,7 @@ impl Edge {
             }
             ("POST", "/v1/diversions") => {
                 self.was_prepared = body == self.prepared;
+                self.in_order = request.query == "order=keep";
                 let all = body.as_array().cloned().unwrap_or_default();
                 for one in &all {
                     let user = one["tunnels"][0]["uplink"].as_u64().unwrap_or_default() as u32;
@@ -293,7 +335,7 @@ impl Edge {
 
 /// Serves a call, with the failure that is due.
 async fn answer(inner: Arc<Mutex<Inner>>, journal: PathBuf, request: Request) -> Response {
-    let changes = request.method == "POST";
+    let changes = request.method == "POST" && !request.path.ends_with("/find");
     let moment = |inner: &mut Inner, when: &str| {
         let journal = std::fs::read(&journal).unwrap_or_default();
         let call = format!("{when} {} {}", request.path, inner.calls);
@@ -319,6 +361,7 @@ async fn answer(inner: Arc<Mutex<Inner>>, journal: PathBuf, request: Request) ->
         let response = match failure {
             Some(Failure::Refused503) => Response::problem(503, "application stopped", "stopped"),
             Some(Failure::Refused409) => Response::problem(409, "not yet", "not yet"),
+            Some(Failure::Refused422) => Response::problem(422, "impossible", "never"),
             Some(Failure::Refused400) => Response::problem(400, "contradiction", "no"),
             Some(Failure::Lost | Failure::Late) => Response::ok(Value::Null),
             _ => inner.edge.serve(&request),

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::sim::{Edge, FAILURES, Failure, GW1, Sim, ask, base_station, do_move, id, settled};
+use crate::model::Order;
+use crate::sim::{Edge, FAILURES, Failure, GW1, GW9_USER, Sim, ask, base_station, do_move, id, settled};
 
 fn ues(numbers: impl IntoIterator<Item = u32>) -> Value {
     numbers.into_iter().map(id).collect()
@@ -113,7 +114,17 @@ async fn who_cannot_be_moved_stays_and_is_reported() {
         (json!({"ues": ["10.45.9.9"], "to": "edge1"}), 404),
         (json!({"ues": ["10.45.0.2"], "to": "edge9"}), 404),
         (json!({"to": "edge1"}), 400),
-        (json!({"ues": [], "to": "edge1"}), 413),
+        (json!({"ues": [], "to": "edge1"}), 400),
+        (json!({"ues": vec![id(2); 10_001], "to": "edge1"}), 413),
+        // Nobody is asked for users of what is no original anchor: a host's anchor, or more than a name.
+        (json!({"from": "gw7", "to": "edge1"}), 404),
+        (json!({"from": "gw7", "to": "origin"}), 404),
+        (json!({"from": "", "to": "origin"}), 404),
+        (json!({"from": "gw2", "to": "origin"}), 404),
+        (json!({"from": "gw1/ues?behind=5&x=", "to": "edge1"}), 404),
+        (json!({"ues": ["10.45.0.2"], "from": "gw7", "to": "origin"}), 404),
+        // Nobody is there.
+        (json!({"from": "edge2", "to": "origin"}), 404),
         (json!({"ues": ["10.45.0.2"], "from": "edge1", "to": "edge1"}), 400),
     ] {
         assert_eq!(
@@ -438,59 +449,143 @@ async fn a_host_with_users_stays_configured() {
     assert!(matches!(refused, Err(crate::StartError::UnknownHost { host, .. }) if host == "edge1"));
 }
 
-/// Each path and method of the description is routed, and the other way round.
-#[test]
-fn the_description_is_of_what_is_served() {
-    let document: Value = serde_json::from_str(crate::rest::OPENAPI).unwrap();
-    assert!(document["openapi"].as_str().unwrap().starts_with("3.1"));
-    let mut described: Vec<String> = Vec::new();
-    for (path, operations) in document["paths"].as_object().unwrap() {
-        for method in ["get", "post", "put", "patch", "delete"] {
-            if operations.get(method).is_some() {
-                described.push(format!("{} {path}", method.to_uppercase()));
-            }
-        }
+/// All users are listed only if all are meant, neither for moves of some nor by looks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn users_that_are_named_are_looked_up() {
+    let sim = Sim::new(Edge::with_users(20)).await;
+    let orchestrator = sim.orchestrator().await;
+    do_move(&orchestrator, json!({"ues": ["10.45.0.2", id(3)], "to": "edge1", "follow": true})).await;
+    do_move(&orchestrator, json!({"ues": [id(3)], "from": GW1, "to": "edge2"})).await;
+    sim.change(|edge| edge.users.get_mut(&2).unwrap().base_station = Some(base_station(2)));
+    net::time::sleep(net::time::Duration::from_millis(200)).await;
+    settled(&sim, &orchestrator, "follows").await;
+    assert_eq!(sim.edge().anchor(2).as_deref(), Some("gw3"));
+    do_move(&orchestrator, json!({"from": "edge2", "to": "edge1"})).await;
+    do_move(&orchestrator, json!({"from": "edge1", "to": "origin"})).await;
+    assert_eq!(sim.edge().lists, 0);
+    do_move(&orchestrator, json!({"from": GW1, "to": "edge1"})).await;
+    assert_eq!(sim.edge().lists, 1);
+}
+
+/// Names that no anchor knows: each once, a hundred of them in the move, a few in a refusal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unknown_names_are_few() {
+    let sim = Sim::new(Edge::with_users(3)).await;
+    let orchestrator = sim.orchestrator().await;
+    let unknown = (0..150).map(|number| format!("imsi-x{number}"));
+    let mut names: Vec<String> = unknown.collect();
+    let refused = ask(&orchestrator, "POST", "/v1/moves", Some(json!({"ues": names, "to": "edge1"}))).await;
+    assert_eq!(refused.status, 404);
+    let detail = refused.body["detail"].as_str().unwrap();
+    assert!(detail.ends_with("imsi-x3, imsi-x4 and 145 more"), "{detail}");
+    names.extend([id(2), "10.45.0.2".to_owned(), "x".repeat(100_000)]);
+    names.extend(names.clone());
+    let one = do_move(&orchestrator, json!({"ues": names, "to": "edge1"})).await;
+    assert_eq!((&one["counts"]["moved"], &one["counts"]["stays"]), (&json!(1), &json!(151)), "{one}");
+    assert_eq!(one["ues"].as_array().unwrap().len(), 101);
+    assert!(one.to_string().len() < 20_000);
+    // The journal knows it as well.
+    drop(orchestrator);
+    let orchestrator = sim.orchestrator().await;
+    assert_eq!(ask(&orchestrator, "GET", "/v1/moves/1", None).await.body["counts"]["stays"], 151);
+}
+
+/// The agent of a host serves users of one original anchor: those of another one stay, at once, and the others are moved.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn users_of_an_original_that_a_host_cannot_have_stay() {
+    let sim = Sim::new(Edge::with_users(3)).await;
+    let orchestrator = sim.orchestrator().await;
+    let request =
+        |all_or_none: bool| json!({"ues": [id(2), id(GW9_USER)], "to": "edge1", "all_or_none": all_or_none});
+    let began = net::time::now();
+    let one = do_move(&orchestrator, request(false)).await;
+    assert_eq!((&one["state"], &one["counts"]["moved"]), (&json!("done"), &json!(1)), "{one}");
+    assert_eq!(
+        (&one["ues"][1]["state"], &one["ues"][1]["why"]),
+        (&json!("stays"), &json!("the agent serves gw1"))
+    );
+    let all = do_move(&orchestrator, request(true)).await;
+    assert_eq!((&all["state"], &all["counts"]["moved"]), (&json!("failed"), &json!(1)), "{all}");
+    assert!(net::time::now() - began < net::time::Duration::from_secs(8), "it was tried again");
+    settled(&sim, &orchestrator, "of one original").await;
+    assert_eq!(sim.edge().anchor(2).as_deref(), Some("gw2"));
+}
+
+/// What the move asked for holds for what follows of it, unless the old anchor is dead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_order_of_a_move_is_kept_later_on() {
+    let sim = Sim::new(Edge::with_users(3)).await;
+    sim.change(|edge| edge.users.get_mut(&3).unwrap().base_station = None);
+    let orchestrator = sim.orchestrator().await;
+    let request = json!({"ues": ues([2, 3]), "to": "edge1", "order": "keep", "follow": true});
+    do_move(&orchestrator, request).await;
+    // One becomes active, which is diverted anew.
+    sim.change(|edge| {
+        edge.in_order = false;
+        edge.users.get_mut(&3).unwrap().base_station = Some(base_station(7));
+    });
+    net::time::sleep(net::time::Duration::from_millis(200)).await;
+    settled(&sim, &orchestrator, "active").await;
+    assert!(sim.edge().in_order && sim.edge().anchor(3).as_deref() == Some("gw2"));
+    // The other one follows its base station.
+    sim.change(|edge| {
+        edge.in_order = false;
+        edge.users.get_mut(&2).unwrap().base_station = Some(base_station(2));
+    });
+    net::time::sleep(net::time::Duration::from_millis(200)).await;
+    settled(&sim, &orchestrator, "follows").await;
+    assert!(sim.edge().in_order && sim.edge().anchor(2).as_deref() == Some("gw3"));
+    let core = &orchestrator.core;
+    let users: Vec<_> = core.state().users.values().cloned().collect();
+    let orders = |alive: &[&str]| {
+        let alive = alive.iter().map(|name| (*name).to_owned()).collect();
+        let all = crate::look::by_order(core, users.clone(), &alive);
+        all.into_iter().map(|(order, users)| (order, users.len())).collect::<Vec<_>>()
+    };
+    assert_eq!(orders(&[GW1, "gw2", "gw3"]), [(Order::Keep, 2)]);
+    assert_eq!(orders(&[GW1, "gw2"]), [(Order::None, 1), (Order::Keep, 1)]);
+}
+
+/// Answers that wait leave connections for others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_who_wait_some_are_answered_at_once() {
+    let sim = Sim::new(Edge::with_users(3)).await;
+    let orchestrator = std::sync::Arc::new(sim.orchestrator().await);
+    sim.fail(0, 10_000, Failure::Refused503);
+    ask(&orchestrator, "POST", "/v1/moves", Some(json!({"ues": [id(2)], "to": "edge1"}))).await;
+    let mut waiting = tokio::task::JoinSet::new();
+    for _ in 0..40 {
+        let orchestrator = orchestrator.clone();
+        waiting.spawn(async move { ask(&orchestrator, "GET", "/v1/moves/1?wait=240", None).await.body });
     }
-    described.sort();
-    let mut served = [
-        "GET /v1/status",
-        "GET /v1/moves",
-        "POST /v1/moves",
-        "GET /v1/moves/{id}",
-        "DELETE /v1/moves/{id}",
-        "GET /v1/hosts",
-        "POST /v1/hosts/{name}/anchor",
-        "DELETE /v1/hosts/{name}/anchor",
-        "GET /v1/ues",
-        "GET /v1/ues/{ue}",
-        "GET /v1/openapi.json",
-    ];
-    served.sort_unstable();
-    assert_eq!(described, served);
-    let source = include_str!("rest.rs");
-    let routes = source
-        .lines()
-        .filter(|line| line.trim_start().starts_with("(\"") && line.contains("[\"v1\", \""))
-        .count();
-    assert_eq!(routes, served.len(), "a route is not in this list");
-    for one in served {
-        let (method, path) = one.split_once(' ').unwrap();
-        let path = path.replace("{id}", "7").replace("{name}", "edge1").replace("{ue}", "10.45.0.2");
-        let body = if one == "POST /v1/moves" { r#"{"ues": ["10.45.0.2"], "to": "edge1"}"# } else { "" };
-        let request =
-            nf::rest::Request { method: method.into(), path, body: body.into(), ..Default::default() };
-        assert!(crate::rest::read(&request).is_ok(), "{one}");
+    for _ in 0..8 {
+        assert_eq!(waiting.join_next().await.unwrap().unwrap()["ended"], false);
     }
-    // References are to schemas that exist, and members of a request are those that are read.
-    let text = document.to_string();
-    for part in text.split("\"#/components/schemas/").skip(1) {
-        let name = part.split('"').next().unwrap();
-        assert!(document["components"]["schemas"].get(name).is_some(), "{name}");
+    assert_eq!(ask(&orchestrator, "DELETE", "/v1/moves/1", None).await.status, 202);
+    sim.fail(0, 0, Failure::Refused503);
+    while let Some(answer) = waiting.join_next().await {
+        assert_eq!(answer.unwrap()["state"], "aborted");
     }
-    let members = document["components"]["schemas"]["MoveRequest"]["properties"].as_object().unwrap();
-    let said = serde_json::from_str::<crate::request::MoveRequest>(r#"{"x": 1}"#).unwrap_err().to_string();
-    for member in members.keys() {
-        assert!(said.contains(&format!("`{member}`")), "{member}: {said}");
-    }
-    assert_eq!(said.matches('`').count() / 2 - 1, members.len(), "{said}");
+}
+
+/// A request that was read is done, also if nobody waits for the answer: half of it would be in the journal only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_goes_away_leaves_a_whole_move() {
+    let sim = Sim::new(Edge::with_users(3)).await;
+    let orchestrator = sim.orchestrator().await;
+    let turn = orchestrator.core.turn.lock().await;
+    let body = json!({"ues": [id(2)], "to": "edge1"});
+    let limit = net::time::Duration::from_millis(300);
+    nf::rest::call(limit, orchestrator.rest(), "POST", "/v1/moves", Some(&body)).await.unwrap_err();
+    net::time::sleep(limit).await;
+    drop(turn);
+    let one = ask(&orchestrator, "GET", "/v1/moves/1?wait=20", None).await;
+    // It is made a moment later.
+    let one = if one.status == 404 {
+        net::time::sleep(limit).await;
+        ask(&orchestrator, "GET", "/v1/moves/1?wait=20", None).await
+    } else {
+        one
+    };
+    assert_eq!(one.body["counts"]["moved"], 1, "{}", one.body);
 }

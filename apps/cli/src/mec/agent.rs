@@ -34,7 +34,7 @@ enum Verb {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Verb::Run { config: arg, log } = &args.verb;
     let file = super::load(&arg.config)?;
-    let config = super::section(arg, file.mec.agent, "agent", "docs/edge.md")?;
+    let config = super::section(arg, file.mec.agent, "agent", "docs/replication.md")?;
     telemetry::log::init(log.as_deref().unwrap_or(&file.log))?;
     // For larger socket buffers.
     net::privileges::keep_only(&[Capability::NetAdmin])?;

@@ -4,6 +4,7 @@
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Subcommand;
@@ -12,8 +13,11 @@ use orchestrator::config::Driver;
 use output::{Format, Table};
 use serde_json::{Value, json};
 
-use crate::admin::compact;
+use crate::admin::{compact, runtime};
 use crate::{ConfigArg, EXIT_FAILED, run};
+
+/// From one question for a move to the next.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Options of `godwit mec orchestrator`.
 #[derive(clap::Args, Debug)]
@@ -161,7 +165,7 @@ fn address(arg: &RestArg) -> anyhow::Result<SocketAddr> {
     Ok(super::section(&arg.config, file.mec.orchestrator, "orchestrator", "docs/mec.md")?.rest)
 }
 
-/// `godwit mec move`: shows each step, and ends with success if everybody is moved.
+/// `godwit mec move`: shows each step, and ends with success if nobody stays. Idle users may still wait until they are active.
 ///
 /// # Errors
 /// The orchestrator does not answer as it should.
@@ -186,7 +190,8 @@ pub fn move_users(args: &MoveArgs) -> anyhow::Result<ExitCode> {
         if one["ended"] == true {
             break;
         }
-        // Each change of the move is shown within a second.
+        // Each change of the move is shown within a second. When many others wait, the answer comes at once.
+        runtime()?.block_on(async { net::time::sleep(PAUSE).await });
         let path = format!("/v1/moves/{}?wait=1", one["id"]);
         one = match super::ask(address, "orchestrator", "GET", &path, None)? {
             Ok(one) => one,
@@ -196,7 +201,7 @@ pub fn move_users(args: &MoveArgs) -> anyhow::Result<ExitCode> {
     if args.rest.format.json {
         output::json(&one)?;
     } else {
-        output::text(&who_stays(&one))?;
+        output::text(&who_is_not_there(&one))?;
     }
     let all = one["state"] == "done" && one["counts"]["stays"] == 0;
     Ok(if all { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
@@ -216,9 +221,24 @@ fn progress(one: &Value, shown: usize) -> anyhow::Result<usize> {
     Ok(new.len())
 }
 
-fn who_stays(one: &Value) -> String {
-    let stays = one["ues"].as_array().into_iter().flatten().filter(|user| user["state"] == "stays");
-    stays.map(|user| format!("{} stays: {}\n", compact(&user["id"]), compact(&user["why"]))).collect()
+/// Who stays, and why; how many unknown names are not listed; and how many are moved when they are active.
+fn who_is_not_there(one: &Value) -> String {
+    let stay: Vec<&Value> =
+        one["ues"].as_array().into_iter().flatten().filter(|user| user["state"] == "stays").collect();
+    let mut said: String = stay
+        .iter()
+        .map(|user| format!("{} stays: {}\n", compact(&user["id"]), compact(&user["why"])))
+        .collect();
+    let count = |state: &str| one["counts"][state].as_u64().unwrap_or_default();
+    match count("stays").saturating_sub(stay.len() as u64) {
+        0 => {}
+        more => said += &format!("no anchor has {more} more of the named users\n"),
+    }
+    match count("waiting") {
+        0 => {}
+        waiting => said += &format!("{waiting} wait: they are diverted when they are active\n"),
+    }
+    said
 }
 
 /// `godwit mec status`
@@ -283,10 +303,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_stays_is_said_with_the_reason() {
-        let one = json!({"ues": [
+    fn who_is_not_there_is_said_with_the_reason() {
+        let mut one = json!({"counts": {"stays": 1, "waiting": 0}, "ues": [
             {"id": "imsi-1", "state": "moved", "why": null}, {"id": "imsi-2", "state": "stays", "why": "edge1 is full"},
         ]});
-        assert_eq!(who_stays(&one), "imsi-2 stays: edge1 is full\n");
+        assert_eq!(who_is_not_there(&one), "imsi-2 stays: edge1 is full\n");
+        one["counts"] = json!({"stays": 51, "waiting": 2});
+        let said = who_is_not_there(&one);
+        assert!(said.contains("no anchor has 50 more") && said.contains("2 wait:"), "{said}");
     }
 }

@@ -43,7 +43,7 @@ impl Processes {
         let log = File::options().create(true).append(true).open(log)?;
         let configuration = host.configuration.clone().unwrap_or_default();
         let command = Command::new(&self.program);
-        let command = if part == "anchor" {
+        let command = if part == ANCHOR {
             command.arg("run").arg("-c").arg(configuration).arg("--nf").arg(host.nfs.join(","))
         } else {
             let own = host.agent_configuration.clone().unwrap_or(configuration);
@@ -128,6 +128,8 @@ mod tests {
         assert_eq!(driver().is_running(&host).await, Ok(Some(false)));
         if let Err(error) = driver().start(&host).await {
             assert!(error.to_string().contains("not permitted"), "{error}");
+            assert!(std::env::var_os("CI").is_none(), "a process in a namespace needs root");
+            eprintln!("skipped: a process in a namespace needs root");
             return;
         }
         assert_eq!(driver().is_running(&host).await, Ok(Some(true)));
@@ -137,7 +139,7 @@ mod tests {
         assert_eq!(holders(), first, "nothing is started twice");
 
         // The anchor ends; only it is started again.
-        process::end_holder(&driver().lock(&host, "anchor"), GRACE).await.unwrap();
+        process::end_holder(&driver().lock(&host, ANCHOR), GRACE).await.unwrap();
         assert_eq!(driver().is_running(&host).await, Ok(Some(false)));
         driver().start(&host).await.unwrap();
         assert!(holders()[0] != first[0] && holders()[1] == first[1]);
