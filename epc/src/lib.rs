@@ -35,6 +35,7 @@ use gtpv2c::Message;
 use gtpv2c::endpoint::RequestId;
 use gtpv2c::value::CauseValue;
 use n4::{N4, N4Event};
+use net::task::Boxed;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
@@ -82,57 +83,60 @@ impl Spgw {
     ///
     /// # Errors
     /// The configuration is invalid, or an address or the file cannot be used.
-    pub async fn start(node: Node, config: Config, restarts: &Path) -> Result<Spgw, StartError> {
-        config.validate(node).map_err(|error| StartError::Config { node, error })?;
-        let mut tasks = JoinSet::new();
-        let unusable = |what: String| move |source| StartError::Unusable { what, source };
-        let gtpc = signalling::start(config.gtpc, &config.timers, restarts, &mut tasks).await;
-        let (gtpc, messages) = gtpc.map_err(unusable(format!(
-            "{}.gtpc {} or {}",
-            node.name(),
-            config.gtpc,
-            restarts.display()
-        )))?;
-        let n4_config = n4::Config {
-            local: config.pfcp,
-            upfs: config.upf.clone(),
-            t1: Duration::from_millis(config.timers.pfcp_t1_ms),
-            n1: config.timers.pfcp_n1,
-            heartbeat_interval: Duration::from_millis(config.timers.pfcp_heartbeat_ms),
-        };
-        let n4 = N4::start(&n4_config, &mut tasks).await;
-        let (n4, events) = n4.map_err(unusable(format!("{}.pfcp {}", node.name(), config.pfcp)))?;
-        let gtpu = net::udp::bind(config.gtpu).await;
-        let gtpu = gtpu.map_err(unusable(format!("{}.gtpu {}", node.name(), config.gtpu)))?;
-        let contexts = contexts::open(config.contexts.as_deref()).await;
-        let contexts = contexts.map_err(|source| StartError::Contexts { node, source })?;
-        let transfer = match config.transfer {
-            Some(address) => {
-                let listener = net::tcp::listen(address).await;
-                Some(listener.map_err(unusable(format!("{}.transfer {address}", node.name())))?)
+    pub fn start(node: Node, config: Config, restarts: &Path) -> Boxed<'_, Result<Spgw, StartError>> {
+        Box::pin(async move {
+            config.validate(node).map_err(|error| StartError::Config { node, error })?;
+            let mut tasks = JoinSet::new();
+            let unusable = |what: String| move |source| StartError::Unusable { what, source };
+            let gtpc = signalling::start(config.gtpc, &config.timers, restarts, &mut tasks).await;
+            let (gtpc, messages) = gtpc.map_err(unusable(format!(
+                "{}.gtpc {} or {}",
+                node.name(),
+                config.gtpc,
+                restarts.display()
+            )))?;
+            let n4_config = n4::Config {
+                local: config.pfcp,
+                upfs: config.upf.clone(),
+                t1: Duration::from_millis(config.timers.pfcp_t1_ms),
+                n1: config.timers.pfcp_n1,
+                heartbeat_interval: Duration::from_millis(config.timers.pfcp_heartbeat_ms),
+            };
+            let n4 = N4::start(&n4_config, &mut tasks).await;
+            let (n4, events) = n4.map_err(unusable(format!("{}.pfcp {}", node.name(), config.pfcp)))?;
+            let gtpu = net::udp::bind(config.gtpu).await;
+            let gtpu = gtpu.map_err(unusable(format!("{}.gtpu {}", node.name(), config.gtpu)))?;
+            let contexts = contexts::open(config.contexts.as_deref()).await;
+            let contexts = contexts.map_err(|source| StartError::Contexts { node, source })?;
+            let transfer = match config.transfer {
+                Some(address) => {
+                    let listener = net::tcp::listen(address).await;
+                    Some(listener.map_err(unusable(format!("{}.transfer {address}", node.name())))?)
+                }
+                None => None,
+            };
+            let networks =
+                config.apn.iter().map(|apn| (apn.name.clone(), Network::new(apn.clone()))).collect();
+            let gateway = Arc::new(Gateway {
+                node,
+                config,
+                gtpc,
+                n4,
+                gtpu,
+                networks,
+                ues: context::Ues::default(),
+                contexts,
+                started: net::time::now(),
+            });
+            tasks.spawn(n4u::run(gateway.clone()));
+            tasks.spawn(unclaimed::run(gateway.clone()));
+            if let Some(listener) = transfer {
+                tasks.spawn(contexts::transfer::run(gateway.clone(), listener));
             }
-            None => None,
-        };
-        let networks = config.apn.iter().map(|apn| (apn.name.clone(), Network::new(apn.clone()))).collect();
-        let gateway = Arc::new(Gateway {
-            node,
-            config,
-            gtpc,
-            n4,
-            gtpu,
-            networks,
-            ues: context::Ues::default(),
-            contexts,
-            started: net::time::now(),
-        });
-        tasks.spawn(n4u::run(gateway.clone()));
-        tasks.spawn(unclaimed::run(gateway.clone()));
-        if let Some(listener) = transfer {
-            tasks.spawn(contexts::transfer::run(gateway.clone(), listener));
-        }
-        tasks.spawn(handle_messages(gateway.clone(), messages));
-        tasks.spawn(handle_events(gateway.clone(), events));
-        Ok(Spgw { gateway, _tasks: tasks })
+            tasks.spawn(handle_messages(gateway.clone(), messages));
+            tasks.spawn(handle_events(gateway.clone(), events));
+            Ok(Spgw { gateway, _tasks: tasks })
+        })
     }
 
     /// What its administration socket serves.

@@ -83,7 +83,7 @@ impl Cell {
     ) -> Cell {
         let runtime = lab.ran().runtime(1).unwrap();
         let mut config = lte::Config::default();
-        config.mme.s11 = SocketAddr::from((edge::MME, PORT));
+        config.mme.s11 = SocketAddr::from((edge::CONTROL, PORT));
         config.ue.gateway = SocketAddr::from((lab::CORE_N2, PORT));
         (config.ue.pdn_type, config.ue.static_ipv6) = (pdn_type, static_ipv6);
         let mme_config = config.mme.clone();

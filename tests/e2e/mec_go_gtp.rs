@@ -30,7 +30,7 @@ async fn gateway(space: &NetNs, address: Ipv4Addr, pool: &str) -> Peer {
 
 /// The network, go-gtp's gateways in the center and at the edge, and all that moves UEs.
 async fn network() -> (Lab, [Peer; 2]) {
-    let options = Options { foreign_gateway: true, ..Options::new(2).unwrap() };
+    let options = Options { epc: true, foreign_gateway: true, ..Options::new(2).unwrap() };
     let mut lab = Moves::network(options, 1).await.unwrap();
     let gateways = [
         gateway(lab.core(), lab::CORE_N2, Lab::UE_POOL).await,
@@ -100,7 +100,7 @@ async fn a_ue_of_go_gtps_mme_moves_between_go_gtps_gateways() {
         return;
     }
     let (lab, [mut center, mut at_edge]) = network().await;
-    let (own, enbs) = (format!("{}:{PORT}", edge::MME), lab::RAN_N2.to_string() + ":2152");
+    let (own, enbs) = (format!("{}:{PORT}", edge::CONTROL), lab::RAN_N2.to_string() + ":2152");
     let gateway = format!("{}:{PORT}", lab::CORE_N2);
     let mut mme = Peer::start(Some(lab.ran()), &["mme", "-gtpc", &own, "-gtpu", &enbs, "-peer", &gateway])
         .await

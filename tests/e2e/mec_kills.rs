@@ -182,7 +182,7 @@ fn simulated(more: &[&str]) -> SimulatorOptions {
     SimulatorOptions {
         ues: UES,
         session_type: "IPV4".to_owned(),
-        mme: Some(edge::MME.into()),
+        mme: Some(edge::CONTROL.into()),
         arguments: arguments.collect(),
         ..SimulatorOptions::default()
     }

@@ -30,7 +30,7 @@ async fn is_served(client: &Client) -> Duration {
 /// From the data network to an edge host, to another one, and back; the instance that serves the user is always the one at its anchor.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_application_keeps_its_connections_when_it_moves_with_its_user() {
-    let options = lab::Options { keeps_addresses: true, ..lab::Options::new(1).unwrap() };
+    let options = lab::Options { epc: true, keeps_addresses: true, ..lab::Options::new(1).unwrap() };
     let moves = Moves::start(options, edge::SITES.len()).await.unwrap();
     let (ue, space) = moves.ues.first_key_value().unwrap();
     let at = SocketAddr::from((SERVICE, PORT));

@@ -37,8 +37,9 @@ use crate::open_vswitch::{Bridge, OpenVswitch, Port};
 const HOSTS: &str = "hosts";
 /// An address that the data network's host and a host at each site have: a UE's packets to it end beside the anchor that serves the UE.
 pub const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 205, 0, 1);
-/// The MME's address, with [`crate::Options::epc`]. Agents at the edge have it as well, so that the anchors there reach them.
-pub const MME: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 4);
+/// The address of the MME, or of AMF and SMF with [`crate::Options::n4_at_switch`]. Agents at the edge have it as well, so that the
+/// anchors there reach them.
+pub const CONTROL: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 4);
 /// Interfaces of the switch on N3, by what is behind them.
 pub const N3_PORTS: [&str; 4] = ["n3-ran", "n3-core", "n3-edge", "n3-edge2"];
 /// Interfaces of the switch on N6, likewise.
@@ -195,7 +196,7 @@ pub(crate) async fn build(core: &NetNs, ran: &NetNs, dn: &NetNs, sites: usize) -
     let service = Cidr::new(SERVICE.into(), 32).context("a prefix of IPv4")?;
     Links::in_ns(dn)?.add_address("lo", service).await?;
     Links::in_ns(core)?.add_route(service, Some(DN.into()), Some(network::N6)).await?;
-    let own = Cidr::new(MME.into(), 32).context("a prefix of IPv4")?;
+    let own = Cidr::new(CONTROL.into(), 32).context("a prefix of IPv4")?;
     for ((site, space), host) in edge.sites().zip(&edge.hosts) {
         at_host(site, space, host, service).await?;
         at_switch.add_veth(site.management, site.management, space).await?;
@@ -207,9 +208,10 @@ pub(crate) async fn build(core: &NetNs, ran: &NetNs, dn: &NetNs, sites: usize) -
         }
         at_site.add_address("lo", own).await?;
     }
-    // The MME is a host of its own towards S-GWs. At the edge its address is the agents'.
-    let on_link = Cidr::new(MME.into(), 24).context("a prefix of IPv4")?;
+    // The control plane is a host of its own towards anchors. At the edge its address is the agents'.
+    let on_link = Cidr::new(CONTROL.into(), 24).context("a prefix of IPv4")?;
     Links::in_ns(ran)?.add_address(network::N2, on_link).await?;
+    ran.enter(net::netns::loopback_up)?.context("bring up the loopback interface")?;
     Ok(edge)
 }
 
@@ -228,19 +230,24 @@ async fn at_host(site: &Site, anchor: &NetNs, host: &NetNs, service: Cidr) -> an
 
 /// The configuration of an edge anchor: that of the core, with other addresses and a folder of its own for sockets. UEs that move there keep
 /// their addresses, or get some of the anchor's own.
-pub(crate) fn configuration(core: &Value, site: &Site, folder: &Path, keeps_addresses: bool) -> Value {
+pub(crate) fn configuration(core: &Value, site: &Site, folder: &Path, kind: Kind) -> Value {
     let mut made = core.clone();
     made["run_dir"] = json!(site.run_dir(folder));
     made["upf"]["gtpu"] = json!(format!("{}:2152", site.n3));
-    if made.get("spgw").is_some() {
+    if kind.n4_at_switch {
+        made["upf"]["pfcp"] = json!(format!("{}:8805", site.n3));
+    }
+    if kind.epc {
         made["spgw"]["gtpc"] = json!(format!("{}:2123", site.n3));
         // It has no SMF, but the pools in a file must fit one another.
         let own = [("spgw", "apn", site.pools[0]), ("smf", "dnn", site.pools[1]), ("upf", "dnn", site.pool)];
-        for (section, names, pool) in own.into_iter().filter(|_| !keeps_addresses) {
+        for (section, names, pool) in own.into_iter().filter(|_| !kind.keeps_addresses) {
             made[section][names][0]["ue_pool"]["ipv4"] = json!(pool);
         }
+    }
+    if kind.is_replicated() {
         made["mec"] = json!({"agent": {
-            "listen": site.agent_address(), "control": MME, "clone": site.n3, "gtpu": site.n3,
+            "listen": site.agent_address(), "control": CONTROL, "clone": site.n3, "gtpu": site.n3,
         }});
     }
     made
@@ -312,8 +319,14 @@ pub(crate) struct Part {
     pub configuration: Value,
 }
 
-/// The orchestrator, which starts anchors of 4G at the edge with their agents, unless these are of another make.
-pub(crate) fn orchestrator(edge: &Namespaces, folder: &Path, log: &str, is_foreign: bool) -> Part {
+/// The orchestrator, which starts anchors at the edge with their agents, unless these are of another make.
+pub(crate) fn orchestrator(
+    edge: &Namespaces,
+    folder: &Path,
+    log: &str,
+    kind: Kind,
+    is_foreign: bool,
+) -> Part {
     let host = |(site, space): (&Site, &NetNs)| {
         // Its processes are children of another one than this.
         let fd = space.path().file_name().map(|name| name.to_owned()).unwrap_or_default();
@@ -325,7 +338,7 @@ pub(crate) fn orchestrator(edge: &Namespaces, folder: &Path, log: &str, is_forei
         json!({
             "name": site.host, "anchor": site.anchor, "agent": agent,
             "driver": {"namespace": namespace},
-            "configuration": site.file(folder), "nfs": ["upf", "spgw"],
+            "configuration": site.file(folder), "nfs": kind.anchor(),
         })
     };
     let orchestrator = json!({
@@ -340,9 +353,22 @@ pub(crate) fn orchestrator(edge: &Namespaces, folder: &Path, log: &str, is_forei
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kind {
     pub epc: bool,
+    pub n4_at_switch: bool,
     pub keeps_addresses: bool,
     pub open_vswitch: bool,
     pub realtime: bool,
+}
+
+impl Kind {
+    /// Whether the controller sees S11 or N4, and the orchestrator can move UEs.
+    pub(crate) fn is_replicated(self) -> bool {
+        self.epc || self.n4_at_switch
+    }
+
+    /// The NFs of an anchor.
+    fn anchor(self) -> &'static [&'static str] {
+        if self.epc { &["upf", "spgw"] } else { &["upf"] }
+    }
 }
 
 /// The controller and the switches, which know one another by these.
@@ -353,7 +379,7 @@ pub(crate) fn parts(
     log: &str,
     kind: Kind,
 ) -> anyhow::Result<Vec<Part>> {
-    let Kind { epc, keeps_addresses, open_vswitch, realtime } = kind;
+    let Kind { epc, keeps_addresses, open_vswitch, realtime, .. } = kind;
     let mac = |namespace: &NetNs| -> anyhow::Result<String> {
         let device = namespace.enter(|| Device::find(network::N6))?.context("find the device of N6")?;
         Ok(device.mac.map(|octet| format!("{octet:02x}")).join(":"))
@@ -371,8 +397,8 @@ pub(crate) fn parts(
         let (place, probe) = if *name == "n3" { ("access", "10.200.0.250") } else { ("sgi", "10.201.0.250") };
         json!({
             "name": name, "datapath_id": number, "place": place, "probe": probe,
-            // S11 passes here.
-            "capture": epc && *name == "n3",
+            // S11 or N4 passes here.
+            "capture": kind.is_replicated() && *name == "n3",
             "local": if open_vswitch && *name == "n3" { stand_ins(edge).into_iter().collect() } else { HashMap::new() },
         })
     };

@@ -39,6 +39,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use net::netns::NetNs;
 use net::process::{Child, Command};
+use net::task::Boxed;
 use net::time::{self, Duration};
 use serde_json::Value;
 
@@ -75,7 +76,10 @@ pub struct Options {
     pub split: Option<Model>,
     /// Edge sites, instead of a gNB in parts; see [`edge::SITES`].
     pub edges: usize,
-    /// With edge sites of 4G: UEs that move keep their addresses, which are else translated at the switches.
+    /// With edge sites of 5G: all NFs but the UPF run beside the gNBs, as the MME does in 4G, so that N4 passes the switch on N3. Each
+    /// NF needs a process of its own.
+    pub n4_at_switch: bool,
+    /// With edge sites: UEs that move keep their addresses. In 4G these are else translated at the switches.
     pub keeps_addresses: bool,
     /// With edge sites of 4G: Open vSwitch in the place of both switches, which translates no addresses.
     pub open_vswitch: bool,
@@ -108,6 +112,7 @@ impl Options {
             processes: false,
             split: None,
             edges: 0,
+            n4_at_switch: false,
             keeps_addresses: false,
             open_vswitch: false,
             realtime: false,
@@ -131,15 +136,11 @@ pub struct Lab {
     units: Option<[NetNs; 2]>,
     /// Those of edge sites.
     edge: Option<edge::Namespaces>,
-    keeps_addresses: bool,
-    with_open_vswitch: bool,
-    realtime: bool,
+    kind: edge::Kind,
     open_vswitch: Option<open_vswitch::OpenVswitch>,
     /// Fields are dropped in this order: processes first, then what they use.
     nfs: Vec<NfProcess>,
     server: server::Server,
-    /// A core of 4G.
-    epc: bool,
     /// Without that core.
     foreign_gateway: bool,
     /// Of the core's processes.
@@ -161,84 +162,101 @@ impl Lab {
     ///
     /// # Errors
     /// Something could not be set up. If a process ended, the error has the last lines of its log.
-    pub async fn start(options: Options) -> anyhow::Result<Lab> {
-        let folder =
-            tempfile::Builder::new().prefix("godwit-lab-").tempdir().context("make a temporary folder")?;
-        let shape = match (options.split, options.edges) {
-            (None, 0) => Shape::Plain,
-            (Some(_), 0) => Shape::Split,
-            (None, sites) => Shape::Edge(sites),
-            (Some(_), _) => bail!("an edge site and a gNB in parts do not go together in a lab"),
-        };
-        let network::Namespaces { core, units, ran, dn, edge } = network::build(shape).await?;
-        let server = server::Server::start(&dn).context("start the data network's HTTP server")?;
+    pub fn start(options: Options) -> Boxed<'static, anyhow::Result<Lab>> {
+        Box::pin(async move {
+            let folder = tempfile::Builder::new()
+                .prefix("godwit-lab-")
+                .tempdir()
+                .context("make a temporary folder")?;
+            let shape = match (options.split, options.edges) {
+                (None, 0) => Shape::Plain,
+                (Some(_), 0) => Shape::Split,
+                (None, sites) => Shape::Edge(sites),
+                (Some(_), _) => bail!("an edge site and a gNB in parts do not go together in a lab"),
+            };
+            let network::Namespaces { core, units, ran, dn, edge } = network::build(shape).await?;
+            let server = server::Server::start(&dn).context("start the data network's HTTP server")?;
 
-        let mut configuration = settings::configuration(folder.path(), &options.log);
-        if options.epc {
-            settings::add_spgw(&mut configuration);
-        }
-        if let Some(model) = options.split {
-            split::add(&mut configuration, model, folder.path());
-        }
-        configuration["upf"]["workers"]["realtime"] = options.realtime.into();
-        (options.edit)(&mut configuration);
-        // JSON is also YAML.
-        let text = serde_json::to_string_pretty(&configuration).context("write the configuration")?;
-        std::fs::write(folder.path().join("godwit.yaml"), text).context("write the configuration")?;
-        settings::provision(folder.path(), options.subscribers).await?;
+            let mut configuration = settings::configuration(folder.path(), &options.log);
+            if options.epc {
+                settings::add_spgw(&mut configuration);
+            }
+            if options.n4_at_switch {
+                settings::part_core(&mut configuration);
+            }
+            if let Some(model) = options.split {
+                split::add(&mut configuration, model, folder.path());
+            }
+            configuration["upf"]["workers"]["realtime"] = options.realtime.into();
+            (options.edit)(&mut configuration);
+            // JSON is also YAML.
+            let text = serde_json::to_string_pretty(&configuration).context("write the configuration")?;
+            std::fs::write(folder.path().join("godwit.yaml"), text).context("write the configuration")?;
+            settings::provision(folder.path(), options.subscribers).await?;
 
-        for site in edge::SITES.iter().take(options.edges) {
-            let text =
-                edge::configuration(&configuration, site, folder.path(), options.keeps_addresses).to_string();
-            std::fs::write(site.file(folder.path()), text).context("write an edge's configuration")?;
-        }
-        let mut lab = Lab {
-            godwit: options.godwit,
-            core,
-            ran,
-            dn,
-            units,
-            edge,
-            keeps_addresses: options.keeps_addresses,
-            with_open_vswitch: options.open_vswitch,
-            realtime: options.realtime,
-            open_vswitch: None,
-            nfs: Vec::new(),
-            server,
-            epc: options.epc,
-            foreign_gateway: options.foreign_gateway,
-            log_filter: options.log,
-            folder,
-        };
-        if options.certificates {
-            let made = lab.godwit(&["certs"]).output(START_LIMIT).await.context("run `godwit certs`")?;
-            anyhow::ensure!(made.status.success(), "godwit certs: {}", String::from_utf8_lossy(&made.stderr));
-        }
-        if options.foreign_gateway {
-            // The caller starts it.
-        } else if options.processes {
-            for (index, name) in lab.functions().iter().copied().enumerate() {
-                // One process captures for all, because they share the namespace.
-                let pcap = options.pcap.as_deref().filter(|_| index == 0);
-                lab.start_nf(name, &["--nf", name], pcap)?;
-                // It makes the key that the others verify tokens with.
-                if name == "nrf" {
+            let kind = edge::Kind {
+                epc: options.epc,
+                n4_at_switch: options.n4_at_switch,
+                keeps_addresses: options.keeps_addresses,
+                open_vswitch: options.open_vswitch,
+                realtime: options.realtime,
+            };
+            for site in edge::SITES.iter().take(options.edges) {
+                let text = edge::configuration(&configuration, site, folder.path(), kind).to_string();
+                std::fs::write(site.file(folder.path()), text).context("write an edge's configuration")?;
+            }
+            let mut lab = Lab {
+                godwit: options.godwit,
+                core,
+                ran,
+                dn,
+                units,
+                edge,
+                kind,
+                open_vswitch: None,
+                nfs: Vec::new(),
+                server,
+                foreign_gateway: options.foreign_gateway,
+                log_filter: options.log,
+                folder,
+            };
+            if options.certificates {
+                let made = lab.godwit(&["certs"]).output(START_LIMIT).await.context("run `godwit certs`")?;
+                anyhow::ensure!(
+                    made.status.success(),
+                    "godwit certs: {}",
+                    String::from_utf8_lossy(&made.stderr)
+                );
+            }
+            if options.foreign_gateway {
+                // The caller starts it.
+            } else if options.processes {
+                for (index, name) in lab.functions().iter().copied().enumerate() {
+                    // One process captures for all, because they share the namespace.
+                    let pcap = options.pcap.as_deref().filter(|_| index == 0);
+                    lab.start_nf(name, &["--nf", name], pcap)?;
+                    // It makes the key that the others verify tokens with.
+                    if name == "nrf" {
+                        lab.nf_ready(name).await?;
+                    }
+                }
+            } else {
+                lab.start_nf("core", lab.arguments(), options.pcap.as_deref())?;
+            }
+            // Before there is a switch, the SMF does not reach the UPF.
+            if !options.n4_at_switch {
+                lab.ready().await?;
+            }
+            if lab.units.is_some() {
+                for name in ["cu", "du"] {
+                    // Captures of different namespaces are different files.
+                    let pcap = options.pcap.as_ref().map(|folder| folder.join(name));
+                    lab.start_nf(name, &["--nf", name], pcap.as_deref())?;
                     lab.nf_ready(name).await?;
                 }
             }
-        } else {
-            lab.start_nf("core", lab.arguments(), options.pcap.as_deref())?;
-        }
-        lab.ready().await?;
-        if lab.units.is_some() {
-            for name in ["cu", "du"] {
-                // Captures of different namespaces are different files.
-                let pcap = options.pcap.as_ref().map(|folder| folder.join(name));
-                lab.start_nf(name, &["--nf", name], pcap.as_deref())?;
-                lab.nf_ready(name).await?;
-            }
-        }
-        Ok(lab)
+            Ok(lab)
+        })
     }
 
     /// The namespace of the NFs and the UPF.
@@ -283,6 +301,7 @@ impl Lab {
         match (&self.units, &self.edge, process) {
             (Some([cu, _]), _, "cu") => cu,
             (Some([_, du]), _, "du") => du,
+            (_, Some(_), name) if self.kind.n4_at_switch && name != "upf" && NFS.contains(&name) => &self.ran,
             (_, Some(edge), edge::PROCESS) => &edge.sites[0],
             (_, Some(edge), name) if edge::SWITCHES.contains(&name) => &edge.switch,
             (_, Some(edge), name) => {
@@ -315,6 +334,11 @@ impl Lab {
     /// Requests the data network's HTTP server has answered.
     pub fn requests_served(&self) -> u64 {
         self.server.served()
+    }
+
+    /// Whether it is a network of 4G.
+    pub fn is_epc(&self) -> bool {
+        self.kind.epc
     }
 
     /// A command that runs a program in a namespace: [`Lab::core`] and the like, or a UE's.
@@ -409,9 +433,9 @@ impl Lab {
         self.start_process(name, Command::new(&self.godwit).args(arguments).arg("-c").arg(file))
     }
 
-    /// Starts controller, switches and orchestrator of an edge of 4G. The orchestrator starts the anchor of a site, when somebody is to
+    /// Starts controller, switches and orchestrator of an edge whose UEs can be moved. The orchestrator starts the anchor of a site, when somebody is to
     /// be moved there. With [`Options::foreign_gateway`] the caller has started these anchors, and only agents are started. Before the
-    /// switches run, the eNBs do not reach the core.
+    /// switches run, base stations do not reach the core.
     ///
     /// # Errors
     /// There is no edge site, or a part does not start.
@@ -426,12 +450,12 @@ impl Lab {
     pub async fn start_moves_with(&mut self, edit: impl FnOnce(&mut Value)) -> anyhow::Result<()> {
         let edge = self.edge.as_ref().context("the lab has no edge site")?;
         let (folder, log) = (self.folder.path(), &self.log_filter);
-        let mut parts = edge::parts(&self.core, edge, folder, log, self.kind())?;
+        let mut parts = edge::parts(&self.core, edge, folder, log, self.kind)?;
         edit(&mut parts[0].configuration["mec"]["controller"]);
         let is_foreign = self.foreign_gateway;
-        let orchestrator = edge::orchestrator(edge, folder, log, is_foreign);
+        let orchestrator = edge::orchestrator(edge, folder, log, self.kind, is_foreign);
         let agents: Vec<&edge::Site> = edge.sites().map(|(site, _)| site).filter(|_| is_foreign).collect();
-        if self.with_open_vswitch {
+        if self.kind.open_vswitch {
             self.open_vswitch = Some(edge::open_vswitch(edge, &self.core, &self.ran).await?);
         }
         for edge::Part { name, arguments, configuration } in parts.into_iter().chain([orchestrator]) {
@@ -441,12 +465,7 @@ impl Lab {
             let command = Command::new(&self.godwit).args(["mec", "agent", "run", "-c"]);
             self.start_process(site.agent, command.arg(site.file(self.folder.path())))?;
         }
-        Ok(())
-    }
-
-    fn kind(&self) -> edge::Kind {
-        let Lab { epc, keeps_addresses, with_open_vswitch: open_vswitch, realtime, .. } = *self;
-        edge::Kind { epc, keeps_addresses, open_vswitch, realtime }
+        self.ready().await
     }
 
     /// Starts a part of the edge again that has ended.
@@ -464,27 +483,29 @@ impl Lab {
     ///
     /// # Errors
     /// There is no edge site, or a part does not start.
-    pub async fn start_edge(&mut self) -> anyhow::Result<edge::Clones> {
-        let edge = self.edge.as_ref().context("the lab has no edge site")?;
-        let namespace = edge.sites[0].clone();
-        for edge::Part { name, arguments, configuration } in
-            edge::parts(&self.core, edge, self.folder.path(), &self.log_filter, self.kind())?
-        {
-            self.start_part(name, arguments, &configuration)?;
-        }
-        let site = &edge::SITES[0];
-        let configuration = site.file(self.folder.path());
-        let command = Command::new(&self.godwit).args(["run", "--nf", "upf", "-c"]).arg(configuration);
-        self.start_process(edge::PROCESS, command)?;
-        let deadline = time::now() + START_LIMIT;
-        while let Err(error) = self.edge_oam(site, "upf", "/status").await {
-            self.check()?;
-            if time::now() > deadline {
-                bail!("the edge anchor is not ready: {error}\n{}", self.log_tail(edge::PROCESS));
+    pub fn start_edge(&mut self) -> Boxed<'_, anyhow::Result<edge::Clones>> {
+        Box::pin(async move {
+            let edge = self.edge.as_ref().context("the lab has no edge site")?;
+            let namespace = edge.sites[0].clone();
+            for edge::Part { name, arguments, configuration } in
+                edge::parts(&self.core, edge, self.folder.path(), &self.log_filter, self.kind)?
+            {
+                self.start_part(name, arguments, &configuration)?;
             }
-            time::sleep(LOOK_INTERVAL).await;
-        }
-        edge::Clones::associate(&namespace).await
+            let site = &edge::SITES[0];
+            let configuration = site.file(self.folder.path());
+            let command = Command::new(&self.godwit).args(["run", "--nf", "upf", "-c"]).arg(configuration);
+            self.start_process(edge::PROCESS, command)?;
+            let deadline = time::now() + START_LIMIT;
+            while let Err(error) = self.edge_oam(site, "upf", "/status").await {
+                self.check()?;
+                if time::now() > deadline {
+                    bail!("the edge anchor is not ready: {error}\n{}", self.log_tail(edge::PROCESS));
+                }
+                time::sleep(LOOK_INTERVAL).await;
+            }
+            edge::Clones::associate(&namespace).await
+        })
     }
 
     /// Starts gNBs and UEs.
@@ -492,10 +513,13 @@ impl Lab {
     /// # Errors
     /// The process could not be started.
     pub fn simulate(&self, options: &SimulatorOptions) -> anyhow::Result<Simulator> {
-        let access = match (self.epc, self.units.is_some()) {
+        let access = match (self.kind.epc, self.units.is_some()) {
             (true, _) => simulator::Access::Lte,
             (false, true) => simulator::Access::Parts,
-            (false, false) => simulator::Access::Gnbs,
+            (false, false) => {
+                let amf = if self.kind.n4_at_switch { edge::CONTROL } else { CORE_N2 };
+                simulator::Access::Gnbs(amf.into())
+            }
         };
         Simulator::start(&self.godwit, &self.ran, self.folder.path(), options, access)
     }
@@ -552,20 +576,22 @@ impl Lab {
     ///
     /// # Errors
     /// A process did not end by itself, or ended with an error. Everything is removed all the same.
-    pub async fn stop(mut self) -> anyhow::Result<()> {
-        let mut failure = Ok(());
-        // In the reverse order of starting, so that each NF can still deregister at its peers.
-        while let Some(mut nf) = self.nfs.pop() {
-            let status = nf.child.stop(STOP_LIMIT).await.context("wait for the core")?;
-            if !status.success() && failure.is_ok() {
-                failure = Err(anyhow::anyhow!(
-                    "{} ended with an error: {status}\n{}",
-                    nf.name,
-                    self.log_tail(nf.name)
-                ));
+    pub fn stop(mut self) -> Boxed<'static, anyhow::Result<()>> {
+        Box::pin(async move {
+            let mut failure = Ok(());
+            // In the reverse order of starting, so that each NF can still deregister at its peers.
+            while let Some(mut nf) = self.nfs.pop() {
+                let status = nf.child.stop(STOP_LIMIT).await.context("wait for the core")?;
+                if !status.success() && failure.is_ok() {
+                    failure = Err(anyhow::anyhow!(
+                        "{} ended with an error: {status}\n{}",
+                        nf.name,
+                        self.log_tail(nf.name)
+                    ));
+                }
             }
-        }
-        failure
+            failure
+        })
     }
 
     fn start_nf(
@@ -603,7 +629,7 @@ impl Lab {
 
     /// What the core consists of.
     fn functions(&self) -> &'static [&'static str] {
-        match (self.epc, self.foreign_gateway) {
+        match (self.kind.epc, self.foreign_gateway) {
             (_, true) => &[],
             (true, false) => &EPC,
             (false, false) => &NFS,
@@ -612,7 +638,7 @@ impl Lab {
 
     /// Arguments of a core in one process.
     fn arguments(&self) -> &'static [&'static str] {
-        if self.epc { &["--nf", "upf,spgw"] } else { &[] }
+        if self.kind.epc { &["--nf", "upf,spgw"] } else { &[] }
     }
 
     async fn nf_ready(&mut self, nf: &str) -> anyhow::Result<()> {

@@ -1,4 +1,5 @@
-//! A network of 4G with edge sites, whose UEs are moved by the orchestrator: for demos, experiments and tests of moves.
+//! A network with edge sites, whose UEs are moved by the orchestrator: for demos, experiments and tests of moves. It is of 4G with
+//! [`Options::epc`], else of 5G.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -40,12 +41,16 @@ impl Moves {
         Moves::attach(lab, ues).await
     }
 
-    /// Builds the network with the gateway, and nothing of the edge but its links.
+    /// Builds the network with the first anchor, and nothing of the edge but its links.
     ///
     /// # Errors
     /// The gateway does not start.
     pub async fn network(mut options: Options, sites: usize) -> anyhow::Result<Lab> {
-        (options.edges, options.epc, options.processes) = (sites, true, true);
+        (options.edges, options.processes) = (sites, true);
+        if !options.epc {
+            // A UPF at the edge gives UEs the addresses that the SMF says.
+            (options.n4_at_switch, options.keeps_addresses) = (true, true);
+        }
         Lab::start(options).await
     }
 
@@ -80,7 +85,7 @@ impl Moves {
         let simulated = SimulatorOptions {
             ues,
             session_type: "IPV4".to_owned(),
-            mme: Some(edge::MME.into()),
+            mme: lab.is_epc().then_some(edge::CONTROL.into()),
             ..SimulatorOptions::default()
         };
         let mut simulator = lab.simulate(&simulated)?;
@@ -89,7 +94,7 @@ impl Moves {
             let event = time::timeout(PATIENCE, simulator.next()).await.context("a UE does not attach")?;
             let event = event.context("the simulator has ended")?;
             match event.kind() {
-                "attached" => {
+                "attached" | "session" => {
                     let address = event.text("ipv4").context("a UE without an IPv4 address")?;
                     namespaces.insert(address.parse()?, event.namespace()?);
                 }

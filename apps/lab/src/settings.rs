@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use store::{Authentication, KeySource, OnConflict, OperatorCode, Sqlite, Store as _, Subscriber};
 use types::{Imsi, Supi};
 
+use crate::edge::CONTROL;
 use crate::network::{CORE_N2, UE_POOL, UE_POOL_IPV6};
 
 /// Halves of [`UE_POOL`] and [`UE_POOL_IPV6`].
@@ -98,6 +99,16 @@ pub(crate) fn add_spgw(configuration: &mut Value) {
             "name": "internet", "ue_pool": pools(SPGW_POOL, SPGW_POOL_IPV6), "dns": ["10.201.0.2"], "mtu": 1400,
         }],
     });
+}
+
+/// Parts the UPF from all other NFs, which have an address beside the gNBs.
+pub(crate) fn part_core(configuration: &mut Value) {
+    let upf = format!("{CORE_N2}:8805");
+    configuration["amf"]["ngap"] = json!(format!("{CONTROL}:38412"));
+    configuration["smf"]["pfcp"] = json!(format!("{CONTROL}:8805"));
+    configuration["smf"]["gtpu"] = json!(format!("{CONTROL}:2152"));
+    configuration["smf"]["upf"] = json!([&upf]);
+    configuration["upf"]["pfcp"] = json!(upf);
 }
 
 /// Whether an NF with this status is ready: registered at the NRF if it has an SBI, and with a user

@@ -36,8 +36,8 @@ pub struct SimulatorOptions {
 /// How UEs reach the core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// gNBs in one piece, as many as the options say.
-    Gnbs,
+    /// gNBs in one piece, as many as the options say, and the AMF's address.
+    Gnbs(IpAddr),
     /// The gNB in parts that the configuration describes.
     Parts,
     /// An eNB with its MME.
@@ -111,12 +111,12 @@ impl Simulator {
         options: &SimulatorOptions,
         access: Access,
     ) -> anyhow::Result<Simulator> {
-        let amf = format!("{}:38412", crate::CORE_N2);
         let address = crate::RAN_N2.to_string();
         let mut command = Command::new(godwit).arg("ran");
         command = match access {
             Access::Parts => command.args(["--split", "-c"]).arg(folder.join("godwit.yaml")),
-            Access::Gnbs => {
+            Access::Gnbs(amf) => {
+                let amf = SocketAddr::new(amf, 38412).to_string();
                 let gnbs = options.gnbs.to_string();
                 command.args(["--amf", &amf, "--n2", &address, "--gnbs", &gnbs])
             }

@@ -145,7 +145,8 @@ pub async fn run(options: &Options) -> anyhow::Result<Experiment> {
 
 impl Rig {
     async fn start() -> anyhow::Result<Rig> {
-        let moves = Moves::start(lab::Options { realtime: true, ..lab::Options::new(2)? }, 1).await?;
+        let moves =
+            Moves::start(lab::Options { epc: true, realtime: true, ..lab::Options::new(2)? }, 1).await?;
         let mut flows = Vec::new();
         for (ue, space) in &moves.ues {
             let user = traffic::bind(space, *ue, PORTS[0])?;

@@ -84,7 +84,7 @@ impl Edge {
     /// Starts it.
     pub(super) async fn start(capture: Capture) -> anyhow::Result<Edge> {
         let edit = Box::new(|configuration: &mut Value| give_room(configuration, POOLS[0]));
-        let options = lab::Options { log: "warn".to_owned(), edit, ..lab::Options::new(1)? };
+        let options = lab::Options { epc: true, log: "warn".to_owned(), edit, ..lab::Options::new(1)? };
         let mut lab = Moves::network(options, 1).await?;
         Moves::control_with(&mut lab, |controller| {
             controller["diverting"]["old_ways_ms"] = json!(OLD_WAYS_MS);
@@ -100,7 +100,7 @@ impl Edge {
         give_room(&mut clone, POOLS[1]);
         std::fs::write(&file, clone.to_string())?;
         let mme =
-            lab.ran().enter(|| Mme::new(edge::MME, lab::RAN_N2, lab::CORE_N2, Box::new(|_, _| ())))??;
+            lab.ran().enter(|| Mme::new(edge::CONTROL, lab::RAN_N2, lab::CORE_N2, Box::new(|_, _| ())))??;
         let client = Client(Some(lab.namespace_of("controller").runtime(1)?));
         Ok(Edge { lab, mme, gateways: Vec::new(), client })
     }
@@ -141,13 +141,15 @@ impl Edge {
         .await
     }
 
-    /// Moves all UEs to the clone, and back, in as many requests as the orchestrator would. Copies stay.
-    pub(super) async fn carry(&self, prepare: bool) -> anyhow::Result<Carried> {
+    /// Moves the first UEs to the clone, and back, in as many requests as the orchestrator would. Copies stay.
+    pub(super) async fn carry(&self, ues: usize, prepare: bool) -> anyhow::Result<Carried> {
         let site = &edge::SITES[0];
         let (from, to, agent) = (edge::CENTRAL, site.anchor, site.agent_address());
         let mut took = Carried::default();
         let mut diverted = Vec::new();
-        for ids in self.ids().await?.chunks(AT_ONCE) {
+        let ids = self.ids().await?;
+        let ids = ids.get(..ues).context("not so many UEs are there")?;
+        for ids in ids.chunks(AT_ONCE) {
             let wanted = json!({"from": from, "to": to, "agent": agent, "ues": ids});
             let mut done = self.timed("POST", "/v1/replicas", &wanted, &mut took.copied).await?;
             let done = done["done"].as_array_mut().context("no copies")?;

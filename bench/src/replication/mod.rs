@@ -305,7 +305,7 @@ async fn by_controller(
         edge.start_clone().await?;
         edge.register(THOUSAND).await?;
         // Link-layer addresses become known, pages are touched for the first time, and the clone gets its copies.
-        edge.carry(true).await?;
+        edge.carry(THOUSAND, true).await?;
     }
     if is_asked(Part::Moves) {
         moves(results, progress, extent, &edge).await?;
@@ -341,7 +341,7 @@ async fn capture(results: &mut Results, progress: &mut Progress, extent: &Extent
     Ok(edge)
 }
 
-/// [`THOUSAND`] UEs there and back.
+/// [`THOUSAND`] UEs there and back, whose copies are there, or not; and one of them.
 async fn moves(
     results: &mut Results,
     progress: &mut Progress,
@@ -351,13 +351,20 @@ async fn moves(
     for round in 0..extent.moves {
         progress.say(&format!("moves by the controller, round {} of {}", round + 1, extent.moves));
         for prepare in if round % 2 == 0 { [true, false] } else { [false, true] } {
-            let took = edge.carry(prepare).await?;
+            let took = edge.carry(THOUSAND, prepare).await?;
             let name = if prepare { "warm" } else { "warm_unprepared" };
             results.add(format!("{name}.there"), MS, THOUSAND, took.there);
             results.add(format!("{name}.back"), MS, THOUSAND, took.back);
             if prepare {
                 results.add("warm.prepare".to_owned(), MS, THOUSAND, took.prepared);
             }
+        }
+        for ues in [1, THOUSAND] {
+            edge.remove_copies().await?;
+            let took = edge.carry(ues, false).await?;
+            results.add("cold.copy".to_owned(), MS, ues, took.copied);
+            results.add("cold.there".to_owned(), MS, ues, took.there);
+            results.add("cold.ms".to_owned(), MS, ues, took.copied + took.there);
         }
     }
     Ok(())
@@ -375,7 +382,7 @@ async fn moves_of_many(
     for round in 0..extent.moves_of_many {
         progress.say(&format!("moves of very many UEs, round {} of {}", round + 1, extent.moves_of_many));
         edge.remove_copies().await?;
-        let took = edge.carry(false).await?;
+        let took = edge.carry(MANY, false).await?;
         let (copied, there) = (took.copied, took.there);
         progress.say(&format!("{MANY} UEs: copied in {copied:.0} ms, diverted in {there:.0} ms"));
         results.add("many.copy".to_owned(), MS, MANY, took.copied);
@@ -463,6 +470,9 @@ fn figures(experiment: &mut Experiment, results: &Results, extent: &Extent) {
         ("move_1_ms", figure("selective", "ms", 1)),
         ("move_1000_ms_s11", figure("selective", "ms", most)),
         ("move_1000_ms_n4", figure("n4", "ms", most)),
+        ("move_1_ms_steered", figure("cold", "ms", 1)),
+        ("move_1000_ms_s11_steered", figure("cold", "ms", THOUSAND)),
+        ("move_1000_ms_s11_steered_copy", figure("cold", "copy", THOUSAND)),
         ("move_1000_ms_warm", figure("warm", "there", THOUSAND)),
         ("move_1000_ms_warm_back", figure("warm", "back", THOUSAND)),
         ("move_1000_ms_warm_prepare", figure("warm", "prepare", THOUSAND)),
@@ -490,8 +500,8 @@ fn figures(experiment: &mut Experiment, results: &Results, extent: &Extent) {
         ("ram_stored_octets_1", 0.0),
         ("stored_octets_per_ue", 189.0),
         ("wire_kb_1000", 189.0),
-        ("move_1_ms", 50.0),
-        ("move_1000_ms_s11", 11_000.0),
+        ("move_1_ms_steered", 50.0),
+        ("move_1000_ms_s11_steered", 11_000.0),
     ] {
         if experiment.ratios.contains_key(name) {
             experiment.published.insert(name.to_owned(), value);

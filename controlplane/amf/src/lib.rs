@@ -35,6 +35,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use net::sctp::{self, Listener, SctpConfig};
+use net::task::Boxed;
 use sbi::model::nrf::NfType;
 
 pub use config::{Config, ConfigError};
@@ -59,37 +60,39 @@ pub enum StartError {
 }
 
 /// Starts an AMF: N2 and SBI are open when this returns.
-pub async fn start(config: Config, env: nf::Env) -> Result<nf::Running, StartError> {
-    config.validate()?;
-    let mut instance = nf::Instance::bind(NfType::Amf, config.sbi, &env).await?;
-    let sctp =
-        SctpConfig { mode: config.sctp, max_associations: config.limits.gnbs, ..SctpConfig::default() };
-    let address = config.ngap;
-    let listener =
-        Listener::bind(address, sctp).await.map_err(|source| StartError::N2 { address, source })?;
-    tracing::info!(%address, mode = %listener.mode(), "N2 open");
-    let api_root = instance.api_root().to_string();
-    let peers = peers::Peers::new(instance.client(), instance.id(), api_root);
-    let profile = instance.profile();
-    profile.plmn_list = vec![config.plmn];
-    profile.s_nssais = config.slices.clone();
-    let (restarts, started) = instance.watch(&[NfType::Smf, NfType::Pcf]);
-    let amf = Arc::new(context::Amf::new(config, peers, restarts));
-    let (stopping, notify_ues) =
-        (instance.stopping(), procedure::peer_restart::notify_ues(amf.clone(), started));
-    instance.spawn(async move {
-        tokio::select! {
-            () = stopping.wait() => {}
-            () = notify_ues => {}
-        }
-    });
-    let stopping = instance.stopping();
-    instance.spawn(n2::run(amf.clone(), listener, stopping));
-    instance.prepare::<sbi::op::ausf::Authenticate>();
-    instance.prepare::<sbi::op::udm::GetAmData>();
-    instance.prepare::<sbi::op::udm::RegisterAmf>();
-    instance.prepare::<sbi::op::pcf::CreateAmPolicy>();
-    instance.prepare::<sbi::op::smf::CreateSmContext>();
-    let routes = oam::routes(&amf);
-    Ok(instance.start(service::router(amf), routes)?)
+pub fn start(config: Config, env: nf::Env) -> Boxed<'static, Result<nf::Running, StartError>> {
+    Box::pin(async move {
+        config.validate()?;
+        let mut instance = nf::Instance::bind(NfType::Amf, config.sbi, &env).await?;
+        let sctp =
+            SctpConfig { mode: config.sctp, max_associations: config.limits.gnbs, ..SctpConfig::default() };
+        let address = config.ngap;
+        let listener =
+            Listener::bind(address, sctp).await.map_err(|source| StartError::N2 { address, source })?;
+        tracing::info!(%address, mode = %listener.mode(), "N2 open");
+        let api_root = instance.api_root().to_string();
+        let peers = peers::Peers::new(instance.client(), instance.id(), api_root);
+        let profile = instance.profile();
+        profile.plmn_list = vec![config.plmn];
+        profile.s_nssais = config.slices.clone();
+        let (restarts, started) = instance.watch(&[NfType::Smf, NfType::Pcf]);
+        let amf = Arc::new(context::Amf::new(config, peers, restarts));
+        let (stopping, notify_ues) =
+            (instance.stopping(), procedure::peer_restart::notify_ues(amf.clone(), started));
+        instance.spawn(async move {
+            tokio::select! {
+                () = stopping.wait() => {}
+                () = notify_ues => {}
+            }
+        });
+        let stopping = instance.stopping();
+        instance.spawn(n2::run(amf.clone(), listener, stopping));
+        instance.prepare::<sbi::op::ausf::Authenticate>();
+        instance.prepare::<sbi::op::udm::GetAmData>();
+        instance.prepare::<sbi::op::udm::RegisterAmf>();
+        instance.prepare::<sbi::op::pcf::CreateAmPolicy>();
+        instance.prepare::<sbi::op::smf::CreateSmContext>();
+        let routes = oam::routes(&amf);
+        Ok(instance.start(service::router(amf), routes)?)
+    })
 }

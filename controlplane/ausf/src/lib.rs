@@ -17,6 +17,7 @@ mod service;
 use std::sync::Arc;
 
 pub use config::Config;
+use net::task::Boxed;
 use sbi::{ApiRoot, Client, Router, model::common::NfInstanceId, model::nrf::NfType, op::ausf as op};
 use serde::Serialize;
 use types::Plmn;
@@ -41,23 +42,25 @@ struct Authentications {
 ///
 /// # Errors
 /// The address or the OAM socket cannot be used.
-pub async fn start(config: Config, plmn: Plmn, env: nf::Env) -> Result<nf::Running, nf::BindError> {
-    let mut instance = nf::Instance::bind(NfType::Ausf, config.sbi, &env).await?;
-    let ausf = Arc::new(Ausf {
-        client: instance.client(),
-        plmn,
-        instance_id: instance.id(),
-        api_root: instance.api_root(),
-        contexts: context::Contexts::default(),
-    });
-    instance.profile().plmn_list = vec![plmn];
-    instance.prepare::<sbi::op::udm::GenerateAuthData>();
-    let router = Router::new(ausf.clone())
-        .on::<op::Authenticate>(Ausf::authenticate)
-        .on::<op::Confirm5gAka>(Ausf::confirm);
-    let oam = nf::Oam::new().get("/authentications", move |_| {
-        let under_way = ausf.contexts.len();
-        async move { Ok(Authentications { under_way }) }
-    });
-    instance.start(router, oam)
+pub fn start(config: Config, plmn: Plmn, env: nf::Env) -> Boxed<'static, Result<nf::Running, nf::BindError>> {
+    Box::pin(async move {
+        let mut instance = nf::Instance::bind(NfType::Ausf, config.sbi, &env).await?;
+        let ausf = Arc::new(Ausf {
+            client: instance.client(),
+            plmn,
+            instance_id: instance.id(),
+            api_root: instance.api_root(),
+            contexts: context::Contexts::default(),
+        });
+        instance.profile().plmn_list = vec![plmn];
+        instance.prepare::<sbi::op::udm::GenerateAuthData>();
+        let router = Router::new(ausf.clone())
+            .on::<op::Authenticate>(Ausf::authenticate)
+            .on::<op::Confirm5gAka>(Ausf::confirm);
+        let oam = nf::Oam::new().get("/authentications", move |_| {
+            let under_way = ausf.contexts.len();
+            async move { Ok(Authentications { under_way }) }
+        });
+        instance.start(router, oam)
+    })
 }

@@ -17,6 +17,7 @@ pub mod service;
 
 use std::sync::Arc;
 
+use net::task::Boxed;
 use nf::{BindError, Env, Instance, Oam, Running};
 use sbi::model::nrf::NfType;
 
@@ -26,13 +27,15 @@ pub use config::Config;
 ///
 /// # Errors
 /// The SBI address or OAM socket cannot be used.
-pub async fn start(config: Config, env: Env) -> Result<Running, BindError> {
-    let instance = Instance::bind(NfType::Pcf, config.sbi, &env).await?;
-    let state = Arc::new(service::State::new(config));
-    let listing = state.clone();
-    let oam = Oam::new().get("/policies", move |_| {
-        let state = listing.clone();
-        async move { Ok(state.counts()) }
-    });
-    instance.start(service::router(state), oam)
+pub fn start(config: Config, env: Env) -> Boxed<'static, Result<Running, BindError>> {
+    Box::pin(async move {
+        let instance = Instance::bind(NfType::Pcf, config.sbi, &env).await?;
+        let state = Arc::new(service::State::new(config));
+        let listing = state.clone();
+        let oam = Oam::new().get("/policies", move |_| {
+            let state = listing.clone();
+            async move { Ok(state.counts()) }
+        });
+        instance.start(service::router(state), oam)
+    })
 }

@@ -31,6 +31,7 @@ pub use config::{
 };
 use context::{Network, Smf};
 use n4::{N4, N4Event};
+use net::task::Boxed;
 use nf::{Env, Instance, Running};
 use sbi::model::nrf::{DnnSmfInfoItem, NfType, SNssaiSmfInfoItem, SmfInfo};
 use tokio::sync::mpsc;
@@ -62,43 +63,46 @@ pub enum StartError {
 ///
 /// # Errors
 /// The configuration is invalid, or an address or socket cannot be used.
-pub async fn start(config: Config, env: Env) -> Result<Running, StartError> {
-    config.validate()?;
-    let mut instance = Instance::bind(NfType::Smf, config.sbi, &env).await?;
-    // They end when this is dropped.
-    let mut tasks = JoinSet::new();
-    let socket = |what, address| move |source| StartError::Socket { what, address, source };
-    let (n4, events) = N4::start(&config.n4(), &mut tasks).await.map_err(socket("smf.pfcp", config.pfcp))?;
-    let gtpu = net::udp::bind(config.gtpu).await.map_err(socket("smf.gtpu", config.gtpu))?;
-    instance.profile().s_nssais.clone_from(&config.slices);
-    instance.profile().smf_info = Some(smf_info(&config));
-    let (restarts, started) = instance.watch(&[NfType::Amf, NfType::Pcf]);
-    let networks = config.dnn.iter().map(|dnn| (dnn.name.clone(), Network::new(dnn.clone()))).collect();
-    let smf = Arc::new(Smf {
-        id: instance.id(),
-        api_root: instance.api_root(),
-        client: instance.client(),
-        restarts,
-        n4,
-        gtpu,
-        networks,
-        sessions: context::Sessions::default(),
-        samples: samples::Samples::default(),
-        config,
-    });
-    tasks.spawn(n4u::run(smf.clone()));
-    tasks.spawn(handle_events(smf.clone(), events));
-    tasks.spawn(procedure::peer_restart::run(smf.clone(), started));
-    instance.prepare::<sbi::op::udm::GetSmData>();
-    instance.prepare::<sbi::op::udm::RegisterSmf>();
-    instance.prepare::<sbi::op::pcf::CreateSmPolicy>();
-    instance.prepare::<sbi::op::amf::N1N2MessageTransfer>();
-    let stopping = instance.stopping();
-    instance.spawn(async move {
-        stopping.wait().await;
-        drop(tasks);
-    });
-    Ok(instance.start(service::router(smf.clone()), oam::routes(smf))?)
+pub fn start(config: Config, env: Env) -> Boxed<'static, Result<Running, StartError>> {
+    Box::pin(async move {
+        config.validate()?;
+        let mut instance = Instance::bind(NfType::Smf, config.sbi, &env).await?;
+        // They end when this is dropped.
+        let mut tasks = JoinSet::new();
+        let socket = |what, address| move |source| StartError::Socket { what, address, source };
+        let (n4, events) =
+            N4::start(&config.n4(), &mut tasks).await.map_err(socket("smf.pfcp", config.pfcp))?;
+        let gtpu = net::udp::bind(config.gtpu).await.map_err(socket("smf.gtpu", config.gtpu))?;
+        instance.profile().s_nssais.clone_from(&config.slices);
+        instance.profile().smf_info = Some(smf_info(&config));
+        let (restarts, started) = instance.watch(&[NfType::Amf, NfType::Pcf]);
+        let networks = config.dnn.iter().map(|dnn| (dnn.name.clone(), Network::new(dnn.clone()))).collect();
+        let smf = Arc::new(Smf {
+            id: instance.id(),
+            api_root: instance.api_root(),
+            client: instance.client(),
+            restarts,
+            n4,
+            gtpu,
+            networks,
+            sessions: context::Sessions::default(),
+            samples: samples::Samples::default(),
+            config,
+        });
+        tasks.spawn(n4u::run(smf.clone()));
+        tasks.spawn(handle_events(smf.clone(), events));
+        tasks.spawn(procedure::peer_restart::run(smf.clone(), started));
+        instance.prepare::<sbi::op::udm::GetSmData>();
+        instance.prepare::<sbi::op::udm::RegisterSmf>();
+        instance.prepare::<sbi::op::pcf::CreateSmPolicy>();
+        instance.prepare::<sbi::op::amf::N1N2MessageTransfer>();
+        let stopping = instance.stopping();
+        instance.spawn(async move {
+            stopping.wait().await;
+            drop(tasks);
+        });
+        Ok(instance.start(service::router(smf.clone()), oam::routes(smf))?)
+    })
 }
 
 /// Every slice offers every data network.

@@ -39,6 +39,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use net::task::Boxed;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -136,66 +137,70 @@ pub struct Handle {
 
 /// Starts a UPF in the calling thread's network namespace: first the interfaces, N6 devices before others, then workers, and N4
 /// last, so that a CP function only finds a UPF that works. Needs a tokio runtime and CAP_NET_ADMIN.
-pub async fn start(config: Config) -> Result<Upf, StartError> {
-    start_captured(config, None).await
+pub fn start(config: Config) -> Boxed<'static, Result<Upf, StartError>> {
+    Box::pin(async move { start_captured(config, None).await })
 }
 
 /// As [`start`], with taps for a capture on the ports that go past the kernel.
-pub async fn start_captured(config: Config, taps: Option<Taps>) -> Result<Upf, StartError> {
-    config.validate()?;
-    config.workers.check_cores().map_err(StartError::Cores)?;
-    let config = Arc::new(config);
-    let tables = Arc::new(Tables::new(&config));
-    if !tables.has_addresses() {
-        return Err(StartError::NoAddresses(AddressLimit(rcu::address_limit())));
-    }
-    let interfaces = Arc::clone(tables.interfaces());
-    let (opened, networks) = ports::open(&config, &interfaces, taps.as_ref()).await?;
-    let guard = Arc::new(Guard::new(&config, []));
-    // After the N6 devices, because their addresses are among those listed.
-    let addresses = Addresses::new(Arc::clone(&config), Arc::clone(&guard), Arc::clone(&tables))
-        .map_err(StartError::Addresses)?;
-    let roomy = net::udp::Options {
-        receive_buffer: Some(N4_BUFFER),
-        send_buffer: Some(N4_BUFFER),
-        ..Default::default()
-    };
-    let socket = net::udp::bind_with(config.pfcp, roomy)
-        .await
-        .map_err(|error| StartError::Pfcp { address: config.pfcp, error })?;
+pub fn start_captured(config: Config, taps: Option<Taps>) -> Boxed<'static, Result<Upf, StartError>> {
+    Box::pin(async move {
+        config.validate()?;
+        config.workers.check_cores().map_err(StartError::Cores)?;
+        let config = Arc::new(config);
+        let tables = Arc::new(Tables::new(&config));
+        if !tables.has_addresses() {
+            return Err(StartError::NoAddresses(AddressLimit(rcu::address_limit())));
+        }
+        let interfaces = Arc::clone(tables.interfaces());
+        let (opened, networks) = ports::open(&config, &interfaces, taps.as_ref()).await?;
+        let guard = Arc::new(Guard::new(&config, []));
+        // After the N6 devices, because their addresses are among those listed.
+        let addresses = Addresses::new(Arc::clone(&config), Arc::clone(&guard), Arc::clone(&tables))
+            .map_err(StartError::Addresses)?;
+        let roomy = net::udp::Options {
+            receive_buffer: Some(N4_BUFFER),
+            send_buffer: Some(N4_BUFFER),
+            ..Default::default()
+        };
+        let socket = net::udp::bind_with(config.pfcp, roomy)
+            .await
+            .map_err(|error| StartError::Pfcp { address: config.pfcp, error })?;
 
-    let links = Links::find(&interfaces);
-    let stats: Arc<[WorkerStats]> = opened.workers.iter().map(|_| WorkerStats::new(&interfaces)).collect();
-    let (event_sender, events) = mpsc::channel(EVENTS);
-    config.workers.check_number(opened.workers.len()).map_err(StartError::Cores)?;
-    let readers = |input| opened.workers.iter().filter(|worker| worker.inputs.contains(&input)).count();
-    if (0..interfaces.len()).any(|input| readers(input) > 1) {
-        tables.share_between(opened.workers.len() as u32);
-    }
-    let restoration = Duration::from_secs(config.restoration_s.into());
-    let pipeline = |number| {
-        let mut pipeline = Pipeline::new(
-            number,
-            Arc::clone(&tables),
-            Arc::clone(&stats),
-            event_sender.clone(),
-            Arc::clone(&guard),
-        );
-        pipeline.set_links(links.clone());
-        pipeline.keep_quiet_until(net::time::now_ns() + restoration.as_nanos() as u64);
-        pipeline
-    };
-    let pipelines = (0..opened.workers.len()).map(pipeline);
-    let workers = path::start_all(opened.workers, &config.workers, pipelines).map_err(StartError::Worker)?;
+        let links = Links::find(&interfaces);
+        let stats: Arc<[WorkerStats]> =
+            opened.workers.iter().map(|_| WorkerStats::new(&interfaces)).collect();
+        let (event_sender, events) = mpsc::channel(EVENTS);
+        config.workers.check_number(opened.workers.len()).map_err(StartError::Cores)?;
+        let readers = |input| opened.workers.iter().filter(|worker| worker.inputs.contains(&input)).count();
+        if (0..interfaces.len()).any(|input| readers(input) > 1) {
+            tables.share_between(opened.workers.len() as u32);
+        }
+        let restoration = Duration::from_secs(config.restoration_s.into());
+        let pipeline = |number| {
+            let mut pipeline = Pipeline::new(
+                number,
+                Arc::clone(&tables),
+                Arc::clone(&stats),
+                event_sender.clone(),
+                Arc::clone(&guard),
+            );
+            pipeline.set_links(links.clone());
+            pipeline.keep_quiet_until(net::time::now_ns() + restoration.as_nanos() as u64);
+            pipeline
+        };
+        let pipelines = (0..opened.workers.len()).map(pipeline);
+        let workers =
+            path::start_all(opened.workers, &config.workers, pipelines).map_err(StartError::Worker)?;
 
-    let (query_sender, queries) = mpsc::channel(QUERIES);
-    let (stop, stopped) = watch::channel(false);
-    let wiring = Wiring { socket, signalling: opened.signalling, tables, events, queries, stop: stopped };
-    let n4 = tokio::spawn(n4::serve(Arc::clone(&config), wiring));
-    let devices = Devices::new(Arc::clone(&interfaces), &networks);
-    let keeper = tokio::spawn(upkeep::run(addresses, devices, stop.subscribe()));
-    let handle = Handle { stats, queries: query_sender, config, interfaces };
-    Ok(Upf { handle, stop, n4: Some(n4), workers, networks, keeper })
+        let (query_sender, queries) = mpsc::channel(QUERIES);
+        let (stop, stopped) = watch::channel(false);
+        let wiring = Wiring { socket, signalling: opened.signalling, tables, events, queries, stop: stopped };
+        let n4 = tokio::spawn(n4::serve(Arc::clone(&config), wiring));
+        let devices = Devices::new(Arc::clone(&interfaces), &networks);
+        let keeper = tokio::spawn(upkeep::run(addresses, devices, stop.subscribe()));
+        let handle = Handle { stats, queries: query_sender, config, interfaces };
+        Ok(Upf { handle, stop, n4: Some(n4), workers, networks, keeper })
+    })
 }
 
 impl Upf {

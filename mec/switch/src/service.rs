@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use net::link::{self, Links};
+use net::task::Boxed;
 use net::tcp::{self, TcpListener};
 use path::Ports;
 use pktio::VECTOR;
@@ -92,43 +93,48 @@ impl Service {
     ///
     /// # Errors
     /// What cannot be opened.
-    pub async fn start(config: &Config) -> Result<Service, StartError> {
-        let system = |what: &str| {
-            let what = what.to_owned();
-            move |error| StartError::System { what, error }
-        };
-        let opened = open(config).await?;
-        // Before links are looked at, so that no change is missed.
-        let mut links = link::Watch::here().map_err(system("links"))?;
-        let ports = describe(config, &opened);
-        let devices: Vec<_> = ports.iter().map(|port| (port.number, Device::find(&port.name).ok())).collect();
-        let live = devices.iter().map(|(number, device)| (*number, is_live(device.as_ref()))).collect();
-        let mut limits = Limits { tables: config.tables, entries: config.entries, ..Limits::default() };
-        if let Some(hold) = &config.hold {
-            limits.hold = hold.limits();
-        }
-        let hold = config.hold.as_ref().map(Hold::ports);
-        let pipeline = Pipeline::new(limits, PipelinePorts { live, gtp: config.gtp_port, hold });
-        let identity = Identity { datapath_id: config.datapath_id, description: config.description.clone() };
-        let switch = Switch::new(identity, pipeline, ports, config.packet_in_per_s);
-        let sets = workers(config, &opened)?;
-        let messages = offload(config, &opened, &switch)?;
-        let host = host::start(&switch, sets, &config.workers).map_err(system("workers"))?;
-        let chains: Vec<_> = opened.interfaces.iter().map(|(_, interface, _)| interface.chain()).collect();
-        let start = |messages| Manager::start(&switch, messages, &chains);
-        let manager = messages.map(start).transpose()?.flatten();
-        let listener = listen(config).await.map_err(system("listen"))?;
-        let agent = Agent::start(&switch, &config.controllers, listener);
-        let watched = Arc::clone(&switch);
-        let watch = tokio::spawn(async move {
-            loop {
-                links.changed().await;
-                devices
-                    .iter()
-                    .for_each(|(number, device)| watched.set_live(*number, is_live(device.as_ref())));
+    pub fn start(config: &Config) -> Boxed<'_, Result<Service, StartError>> {
+        Box::pin(async move {
+            let system = |what: &str| {
+                let what = what.to_owned();
+                move |error| StartError::System { what, error }
+            };
+            let opened = open(config).await?;
+            // Before links are looked at, so that no change is missed.
+            let mut links = link::Watch::here().map_err(system("links"))?;
+            let ports = describe(config, &opened);
+            let devices: Vec<_> =
+                ports.iter().map(|port| (port.number, Device::find(&port.name).ok())).collect();
+            let live = devices.iter().map(|(number, device)| (*number, is_live(device.as_ref()))).collect();
+            let mut limits = Limits { tables: config.tables, entries: config.entries, ..Limits::default() };
+            if let Some(hold) = &config.hold {
+                limits.hold = hold.limits();
             }
-        });
-        Ok(Service { switch, _agent: agent, watch, _manager: manager, host })
+            let hold = config.hold.as_ref().map(Hold::ports);
+            let pipeline = Pipeline::new(limits, PipelinePorts { live, gtp: config.gtp_port, hold });
+            let identity =
+                Identity { datapath_id: config.datapath_id, description: config.description.clone() };
+            let switch = Switch::new(identity, pipeline, ports, config.packet_in_per_s);
+            let sets = workers(config, &opened)?;
+            let messages = offload(config, &opened, &switch)?;
+            let host = host::start(&switch, sets, &config.workers).map_err(system("workers"))?;
+            let chains: Vec<_> =
+                opened.interfaces.iter().map(|(_, interface, _)| interface.chain()).collect();
+            let start = |messages| Manager::start(&switch, messages, &chains);
+            let manager = messages.map(start).transpose()?.flatten();
+            let listener = listen(config).await.map_err(system("listen"))?;
+            let agent = Agent::start(&switch, &config.controllers, listener);
+            let watched = Arc::clone(&switch);
+            let watch = tokio::spawn(async move {
+                loop {
+                    links.changed().await;
+                    devices
+                        .iter()
+                        .for_each(|(number, device)| watched.set_live(*number, is_live(device.as_ref())));
+                }
+            });
+            Ok(Service { switch, _agent: agent, watch, _manager: manager, host })
+        })
     }
 
     /// The switch.

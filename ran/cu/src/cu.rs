@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use net::sctp;
+use net::task::Boxed;
 use path::Worker;
 use pktio::capture::Taps;
 use tokio::task::JoinHandle;
@@ -37,25 +38,27 @@ impl Cu {
     ///
     /// # Errors
     /// See [`StartError`].
-    pub async fn start(config: &Config, taps: Option<&Taps>) -> Result<Cu, StartError> {
-        let missing = |what: &str| StartError::Config(format!("{what} is missing"));
-        let address =
-            config.f1c.ok_or_else(|| missing("f1c, the address for DUs such as 127.0.0.1:38472,"))?;
-        if config.n2.is_none() {
-            return Err(missing("n2, with `address` and `amf`,"));
-        }
-        let Node { user_plane, events, workers } = Node::start(config, taps)?;
-        let listener = sctp::Listener::bind(address, f1c::sctp_config(config.sctp))
-            .await
-            .map_err(|source| StartError::F1c { address, source })?;
-        let f1c = listener.local();
-        let shared = Arc::new(Shared::new(config.clone(), user_plane));
-        let tasks = vec![
-            tokio::spawn(f1c::run(Arc::clone(&shared), listener)),
-            tokio::spawn(amf::run(Arc::clone(&shared))),
-            tokio::spawn(paths::run(Arc::clone(&shared), events)),
-        ];
-        Ok(Cu { shared, tasks, f1c, _workers: workers })
+    pub fn start<'a>(config: &'a Config, taps: Option<&'a Taps>) -> Boxed<'a, Result<Cu, StartError>> {
+        Box::pin(async move {
+            let missing = |what: &str| StartError::Config(format!("{what} is missing"));
+            let address =
+                config.f1c.ok_or_else(|| missing("f1c, the address for DUs such as 127.0.0.1:38472,"))?;
+            if config.n2.is_none() {
+                return Err(missing("n2, with `address` and `amf`,"));
+            }
+            let Node { user_plane, events, workers } = Node::start(config, taps)?;
+            let listener = sctp::Listener::bind(address, f1c::sctp_config(config.sctp))
+                .await
+                .map_err(|source| StartError::F1c { address, source })?;
+            let f1c = listener.local();
+            let shared = Arc::new(Shared::new(config.clone(), user_plane));
+            let tasks = vec![
+                tokio::spawn(f1c::run(Arc::clone(&shared), listener)),
+                tokio::spawn(amf::run(Arc::clone(&shared))),
+                tokio::spawn(paths::run(Arc::clone(&shared), events)),
+            ];
+            Ok(Cu { shared, tasks, f1c, _workers: workers })
+        })
     }
 
     /// Where DUs connect.

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use net::sctp::{self, Association, SctpConfig};
+use net::task::Boxed;
 use net::time::{now_ns, sleep, timeout};
 use pktio::capture::Taps;
 use tokio::sync::{mpsc, watch};
@@ -66,38 +67,44 @@ impl Du {
         clippy::unused_async,
         reason = "as the starts of other nodes; a namespace is that of the first poll"
     )]
-    pub async fn start(config: &Config, taps: Option<&Taps>, seed: u64) -> Result<Du, StartError> {
-        let Some(f1c) = config.f1c.clone() else {
-            return Err(StartError::Config("f1c: the addresses of DU and CU are needed".to_owned()));
-        };
-        config.check().map_err(StartError::Config)?;
-        let cell = NrCellId::new(config.cell).map_err(|error| StartError::Config(error.to_string()))?;
-        let described = config.described(cell)?;
-        let Some(gtpu) = config.f1u.gtpu else {
-            return Err(StartError::Config(
-                "f1u.gtpu: the address that the CU sends to is needed".to_owned(),
-            ));
-        };
-        let Node { control, events, workers } = Node::start(config, taps, seed)?;
-        let machine = Machine::new(described, F1u { interface: F1U, address: gtpu.ip() });
-        let (stop, wishes) = watch::channel(Wish::Run { resets: 0 });
-        let (told, state) = watch::channel(State::default());
-        let (sender, receiver) = mpsc::channel(EVENTS);
-        let driver = Driver {
-            f1c,
-            machine,
-            commands: Blocking(control.clone()),
-            events: receiver,
-            wishes,
-            resets: 0,
-            told,
-        };
-        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
-        thread("du-events").spawn(move || hand_over(&events, &sender)).map_err(StartError::Control)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(StartError::Control)?;
-        thread("du-f1c").spawn(move || runtime.block_on(driver.run())).map_err(StartError::Control)?;
-        Ok(Du { control, stop, state, _workers: workers })
+    pub fn start<'a>(
+        config: &'a Config,
+        taps: Option<&'a Taps>,
+        seed: u64,
+    ) -> Boxed<'a, Result<Du, StartError>> {
+        Box::pin(async move {
+            let Some(f1c) = config.f1c.clone() else {
+                return Err(StartError::Config("f1c: the addresses of DU and CU are needed".to_owned()));
+            };
+            config.check().map_err(StartError::Config)?;
+            let cell = NrCellId::new(config.cell).map_err(|error| StartError::Config(error.to_string()))?;
+            let described = config.described(cell)?;
+            let Some(gtpu) = config.f1u.gtpu else {
+                return Err(StartError::Config(
+                    "f1u.gtpu: the address that the CU sends to is needed".to_owned(),
+                ));
+            };
+            let Node { control, events, workers } = Node::start(config, taps, seed)?;
+            let machine = Machine::new(described, F1u { interface: F1U, address: gtpu.ip() });
+            let (stop, wishes) = watch::channel(Wish::Run { resets: 0 });
+            let (told, state) = watch::channel(State::default());
+            let (sender, receiver) = mpsc::channel(EVENTS);
+            let driver = Driver {
+                f1c,
+                machine,
+                commands: Blocking(control.clone()),
+                events: receiver,
+                wishes,
+                resets: 0,
+                told,
+            };
+            let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+            thread("du-events").spawn(move || hand_over(&events, &sender)).map_err(StartError::Control)?;
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.map_err(StartError::Control)?;
+            thread("du-f1c").spawn(move || runtime.block_on(driver.run())).map_err(StartError::Control)?;
+            Ok(Du { control, stop, state, _workers: workers })
+        })
     }
 
     /// The user plane, for instance to change radio links.

@@ -17,6 +17,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use gtpc::{Gtpc, GtpcError, GtpcEvent, Outcome};
 use gtpv2c::endpoint::{Counters, Failure, PORT, RequestId, SendError};
 use gtpv2c::{Cause, CauseValue, FTeid, InterfaceType, Message, Recovery};
+use net::task::Boxed;
 use net::time;
 use telemetry::counters::{Counter, Family};
 use tokio::sync::mpsc;
@@ -151,22 +152,24 @@ impl Mme {
     ///
     /// # Errors
     /// The socket cannot be bound.
-    pub async fn start(config: &MmeConfig) -> io::Result<Self> {
-        let seconds = || time::wall_clock().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let gtpc = gtpc::Config {
-            address: config.s11,
-            restart_counter: Recovery(config.restart_counter.unwrap_or_else(|| seconds() as u8)),
-            t3_response: config.t3_response,
-            n3_requests: config.n3_requests,
-            echo_interval: config.echo_interval,
-            counts: &COUNTS,
-        };
-        let mut tasks = JoinSet::new();
-        let (gtpc, events) = Gtpc::start(gtpc, &mut tasks).await?;
-        let contexts = Contexts { by_teid: HashMap::new(), hasher: RandomState::new(), opened: 0 };
-        let table = Table(Arc::new(Mutex::new(contexts)));
-        tasks.spawn(dispatch(gtpc.clone(), table.clone(), events));
-        Ok(Self { gtpc, table, _tasks: Arc::new(tasks) })
+    pub fn start(config: &MmeConfig) -> Boxed<'_, io::Result<Self>> {
+        Box::pin(async move {
+            let seconds = || time::wall_clock().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            let gtpc = gtpc::Config {
+                address: config.s11,
+                restart_counter: Recovery(config.restart_counter.unwrap_or_else(|| seconds() as u8)),
+                t3_response: config.t3_response,
+                n3_requests: config.n3_requests,
+                echo_interval: config.echo_interval,
+                counts: &COUNTS,
+            };
+            let mut tasks = JoinSet::new();
+            let (gtpc, events) = Gtpc::start(gtpc, &mut tasks).await?;
+            let contexts = Contexts { by_teid: HashMap::new(), hasher: RandomState::new(), opened: 0 };
+            let table = Table(Arc::new(Mutex::new(contexts)));
+            tasks.spawn(dispatch(gtpc.clone(), table.clone(), events));
+            Ok(Self { gtpc, table, _tasks: Arc::new(tasks) })
+        })
     }
 
     /// The address of S11.

@@ -11,6 +11,7 @@ use ::rrc::message::{EstablishmentCause, PagingUeIdentity};
 use ::rrc::system::CellBarred;
 use ::rrc::{BcchBch, BcchDlSch, Pcch};
 use l2::uu;
+use net::task::Boxed;
 use path::Worker;
 use pktio::capture::Taps;
 use pktio::interface::{self, Content, DpdkConfig, LinkConfig, OpenError, Setup, Traffic, WorkersConfig};
@@ -280,55 +281,58 @@ impl Ues {
     ///
     /// # Errors
     /// See [`StartError`].
-    pub async fn start(config: &Config, taps: Option<&Taps>) -> Result<Ues, StartError> {
-        config.check().map_err(StartError::Config)?;
-        let link = interface::Interface {
-            place: "ue.uu".to_owned(),
-            point: "uu",
-            link: config.uu.clone(),
-            traffic: Traffic::Tunnels,
-        };
-        let setup = Setup { section: "ue", workers: Some(1), dpdk: &config.dpdk, taps };
-        let mut opened = interface::open(&setup, vec![link])?;
-        let (tuns, devices) = Tuns::new()?;
-        for worker in &mut opened.workers {
-            worker.inputs.push(TUN);
-        }
-        if let Some(worker) = opened.workers.first_mut() {
-            worker.ports.push(Box::new(tuns));
-        }
-        let (graph, control, events) = UserPlane::new();
-        let workers = path::start_all(opened.workers, &config.workers, [graph])?;
-        let cell = |cell: &CellConfig| CellState {
-            // It was checked above.
-            id: NrCellId::new(cell.id).expect("a cell's identity was checked"),
-            du: cell.du,
-            system: watch::Sender::new(System::default()),
-            camping: Mutex::default(),
-        };
-        let shared = Arc::new(Shared {
-            control,
-            devices,
-            routes: Routes::default(),
-            cells: config.cells.iter().map(cell).collect(),
-            stop: AtomicBool::new(false),
-        });
-        let of_reader = Arc::clone(&shared);
-        let reader =
-            std::thread::Builder::new().name("ue-events".into()).spawn(move || read(&of_reader, &events))?;
-        let ues = Ues { shared, reader: Some(reader), _workers: workers };
-        for cell in &ues.shared.cells {
-            let (id, du) = (cell.id, cell.du);
-            ues.shared.control.post(move |graph, _, _| graph.camp(id, du));
-        }
-        for cell in &ues.shared.cells {
-            let mut system = cell.system.subscribe();
-            let known = system.wait_for(|system| system.barred.is_some() && system.tai.is_some());
-            if net::time::timeout(SYSTEM_INFORMATION, known).await.is_err() {
-                return Err(StartError::Silent { cell: cell.id.value(), du: cell.du });
+    pub fn start<'a>(config: &'a Config, taps: Option<&'a Taps>) -> Boxed<'a, Result<Ues, StartError>> {
+        Box::pin(async move {
+            config.check().map_err(StartError::Config)?;
+            let link = interface::Interface {
+                place: "ue.uu".to_owned(),
+                point: "uu",
+                link: config.uu.clone(),
+                traffic: Traffic::Tunnels,
+            };
+            let setup = Setup { section: "ue", workers: Some(1), dpdk: &config.dpdk, taps };
+            let mut opened = interface::open(&setup, vec![link])?;
+            let (tuns, devices) = Tuns::new()?;
+            for worker in &mut opened.workers {
+                worker.inputs.push(TUN);
             }
-        }
-        Ok(ues)
+            if let Some(worker) = opened.workers.first_mut() {
+                worker.ports.push(Box::new(tuns));
+            }
+            let (graph, control, events) = UserPlane::new();
+            let workers = path::start_all(opened.workers, &config.workers, [graph])?;
+            let cell = |cell: &CellConfig| CellState {
+                // It was checked above.
+                id: NrCellId::new(cell.id).expect("a cell's identity was checked"),
+                du: cell.du,
+                system: watch::Sender::new(System::default()),
+                camping: Mutex::default(),
+            };
+            let shared = Arc::new(Shared {
+                control,
+                devices,
+                routes: Routes::default(),
+                cells: config.cells.iter().map(cell).collect(),
+                stop: AtomicBool::new(false),
+            });
+            let of_reader = Arc::clone(&shared);
+            let reader = std::thread::Builder::new()
+                .name("ue-events".into())
+                .spawn(move || read(&of_reader, &events))?;
+            let ues = Ues { shared, reader: Some(reader), _workers: workers };
+            for cell in &ues.shared.cells {
+                let (id, du) = (cell.id, cell.du);
+                ues.shared.control.post(move |graph, _, _| graph.camp(id, du));
+            }
+            for cell in &ues.shared.cells {
+                let mut system = cell.system.subscribe();
+                let known = system.wait_for(|system| system.barred.is_some() && system.tai.is_some());
+                if net::time::timeout(SYSTEM_INFORMATION, known).await.is_err() {
+                    return Err(StartError::Silent { cell: cell.id.value(), du: cell.du });
+                }
+            }
+            Ok(ues)
+        })
     }
 
     /// The cells.

@@ -19,6 +19,7 @@ pub mod process;
 mod readable;
 pub mod sctp;
 pub mod sysctl;
+pub mod task;
 pub mod tcp;
 pub mod time;
 pub mod udp;

@@ -137,7 +137,8 @@ pub(super) async fn show(as_json: bool, switch: Switch) -> anyhow::Result<bool> 
     let progress = Progress::new();
     let step = progress.step("gateway and UPF, controller, two switches, orchestrator, two edge hosts, UEs");
     let is_ovs = switch == Switch::Ovs;
-    let options = lab::Options { open_vswitch: is_ovs, keeps_addresses: is_ovs, ..lab::Options::new(UES)? };
+    let options =
+        lab::Options { epc: true, open_vswitch: is_ovs, keeps_addresses: is_ovs, ..lab::Options::new(UES)? };
     let moves = Moves::start(options, edge::SITES.len()).await?;
     step.done("attached");
     let steps = steps(&moves, &progress, switch).await.with_context(|| moves.logs());
