@@ -2,7 +2,7 @@
 //!
 //! Steps are not listed here. A proxy between orchestrator and controller writes down the calls of an undisturbed move; then each of
 //! them is held, before it is forwarded, in its middle, or after its answer, while the victim is killed and started again. In the end each
-//! UE must be wholly on one anchor, as the anchors themselves count its packets, and a further move to the other one must work.
+//! UE must be wholly on one anchor, as the kernel counts its packets at both ends, and a further move to the other one must work.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -699,7 +699,7 @@ async fn any_part_may_be_killed_at_any_step_of_a_move() {
 
 /// EV-10: all of them.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes six minutes"]
+#[ignore = "takes ten minutes and more"]
 async fn all_parts_are_killed_at_all_steps_of_a_move() {
     let all = |steps: usize| {
         let times: usize = std::env::var("KILLS_TIMES").ok().and_then(|n| n.parse().ok()).unwrap_or(1);

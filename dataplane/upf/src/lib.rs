@@ -138,7 +138,7 @@ pub struct Handle {
 /// Starts a UPF in the calling thread's network namespace: first the interfaces, N6 devices before others, then workers, and N4
 /// last, so that a CP function only finds a UPF that works. Needs a tokio runtime and CAP_NET_ADMIN.
 pub fn start(config: Config) -> Boxed<'static, Result<Upf, StartError>> {
-    Box::pin(async move { start_captured(config, None).await })
+    start_captured(config, None)
 }
 
 /// As [`start`], with taps for a capture on the ports that go past the kernel.

@@ -38,6 +38,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use net::task::Boxed;
 use net::tcp;
 use net::time::{self, Duration};
 use nf::rest::RestServer;
@@ -91,67 +92,73 @@ impl Controller {
     ///
     /// # Errors
     /// The configuration or the state file is wrong, or an address cannot be served.
-    pub async fn start(config: Config) -> Result<Controller, StartError> {
-        Self::start_with(config, Arc::new(Stated)).await
+    pub fn start(config: Config) -> Boxed<'static, Result<Controller, StartError>> {
+        Self::start_with(config, Arc::new(Stated))
     }
 
     /// Starts; `target` confirms that anchors have the state of users.
     ///
     /// # Errors
     /// As [`Controller::start`].
-    pub async fn start_with(config: Config, target: Arc<dyn TargetState>) -> Result<Controller, StartError> {
-        config.check()?;
-        // A damaged file is found before anything is touched. It may be that of a controller that runs, so it is only read.
-        Journal::check(&config.state)?;
-        let config = Arc::new(config);
-        let fabric =
-            Fabric::new(config.switches.iter().map(|switch| (switch.datapath_id, switch.name.clone())));
-        let (diverting, commands) = Diverting::new();
-        let captures = Arc::new(capture::Store::new(config.clone()));
-        let mut applications = Applications::new(fabric.clone());
-        let of = config.clone();
-        applications.add(App::Forwarding, move |context| forwarding::run(of.clone(), context));
-        let replication = replicas::Replication::start(config.clone(), fabric.clone()).await?;
-        let (of, heard) = (config.clone(), replication.clone());
-        let hears: diverting::Hears = Arc::new(move |told| heard.told(told));
-        applications.add(App::Diverting, move |context| {
-            diverting::run(of.clone(), target.clone(), hears.clone(), commands.clone(), context)
-        });
-        let (of, store, hears) = (config.clone(), captures.clone(), replication.clone());
-        applications.add(App::Capture, move |context| {
-            capture::run(of.clone(), store.clone(), hears.clone(), context)
-        });
-        let applications = Arc::new(applications);
-        let address = |key, address| move |error| StartError::Address { key, address, error };
+    pub fn start_with(
+        config: Config,
+        target: Arc<dyn TargetState>,
+    ) -> Boxed<'static, Result<Controller, StartError>> {
+        Box::pin(async move {
+            config.check()?;
+            // A damaged file is found before anything is touched. It may be that of a controller that runs, so it is only read.
+            Journal::check(&config.state)?;
+            let config = Arc::new(config);
+            let fabric =
+                Fabric::new(config.switches.iter().map(|switch| (switch.datapath_id, switch.name.clone())));
+            let (diverting, commands) = Diverting::new();
+            let captures = Arc::new(capture::Store::new(config.clone()));
+            let mut applications = Applications::new(fabric.clone());
+            let of = config.clone();
+            applications.add(App::Forwarding, move |context| forwarding::run(of.clone(), context));
+            let replication = replicas::Replication::start(config.clone(), fabric.clone()).await?;
+            let (of, heard) = (config.clone(), replication.clone());
+            let hears: diverting::Hears = Arc::new(move |told| heard.told(told));
+            applications.add(App::Diverting, move |context| {
+                diverting::run(of.clone(), target.clone(), hears.clone(), commands.clone(), context)
+            });
+            let (of, store, hears) = (config.clone(), captures.clone(), replication.clone());
+            applications.add(App::Capture, move |context| {
+                capture::run(of.clone(), store.clone(), hears.clone(), context)
+            });
+            let applications = Arc::new(applications);
+            let address = |key, address| move |error| StartError::Address { key, address, error };
 
-        let listener = tcp::listen(config.openflow).await.map_err(address("openflow", config.openflow))?;
-        let openflow = listener.local_addr().map_err(address("openflow", config.openflow))?;
-        for app in &config.applications {
-            applications.start(*app).await;
-        }
-        let api = Arc::new(rest::Api {
-            config: config.clone(),
-            fabric: fabric.clone(),
-            applications: applications.clone(),
-            diverting: diverting.clone(),
-            known: rest::Known::default(),
-            captures,
-            replication,
-        });
-        let answer = move |request| {
-            let api = api.clone();
-            async move { api.answer(request).await }
-        };
-        let rest = RestServer::start(config.rest, rest::MAX_BODY, answer)
-            .await
-            .map_err(address("rest", config.rest))?;
-        let echo = Duration::from_secs(config.echo_s);
-        let serving = server::serve(listener, fabric.clone(), config.max_switches, echo);
-        let mut tasks = vec![tokio::spawn(serving)];
-        if config.audit_s != 0 {
-            tasks.push(tokio::spawn(audit(fabric.clone(), Duration::from_secs(config.audit_s))));
-        }
-        Ok(Controller { applications, fabric, diverting, rest, openflow, tasks })
+            let listener =
+                tcp::listen(config.openflow).await.map_err(address("openflow", config.openflow))?;
+            let openflow = listener.local_addr().map_err(address("openflow", config.openflow))?;
+            for app in &config.applications {
+                applications.start(*app).await;
+            }
+            let api = Arc::new(rest::Api {
+                config: config.clone(),
+                fabric: fabric.clone(),
+                applications: applications.clone(),
+                diverting: diverting.clone(),
+                known: rest::Known::default(),
+                captures,
+                replication,
+            });
+            let answer = move |request| {
+                let api = api.clone();
+                async move { api.answer(request).await }
+            };
+            let rest = RestServer::start(config.rest, rest::MAX_BODY, answer)
+                .await
+                .map_err(address("rest", config.rest))?;
+            let echo = Duration::from_secs(config.echo_s);
+            let serving = server::serve(listener, fabric.clone(), config.max_switches, echo);
+            let mut tasks = vec![tokio::spawn(serving)];
+            if config.audit_s != 0 {
+                tasks.push(tokio::spawn(audit(fabric.clone(), Duration::from_secs(config.audit_s))));
+            }
+            Ok(Controller { applications, fabric, diverting, rest, openflow, tasks })
+        })
     }
 
     /// Where switches connect.

@@ -608,7 +608,7 @@ mod tests {
         read(&request).map_err(|response| response.status)
     }
 
-    /// What asking again will not change is not said to be so only for now.
+    /// 409: the same request may succeed later. 422: it never will, so nobody should ask again.
     #[test]
     fn refusals_say_whether_asking_again_helps() {
         use replication::replicator::Refusal;

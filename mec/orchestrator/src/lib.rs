@@ -29,6 +29,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use net::task::Boxed;
 use net::time::{self, Duration};
 use nf::rest::RestServer;
 use store::journal::{Journal, JournalError};
@@ -90,40 +91,42 @@ impl Orchestrator {
     ///
     /// # Errors
     /// See [`StartError`].
-    pub async fn start(
+    pub fn start(
         config: Config,
         program: PathBuf,
         run_dir: PathBuf,
-    ) -> Result<Orchestrator, StartError> {
-        Self::start_with(config, Drivers::new(Processes::new(program, run_dir))).await
+    ) -> Boxed<'static, Result<Orchestrator, StartError>> {
+        Self::start_with(config, Drivers::new(Processes::new(program, run_dir)))
     }
 
     /// Starts it with other drivers.
     ///
     /// # Errors
     /// See [`StartError`].
-    pub async fn start_with(config: Config, drivers: Drivers) -> Result<Orchestrator, StartError> {
-        config.check()?;
-        let (journal, state) = open(&config.state).await?;
-        if let Some(host) = hosts_of(&state).find(|name| config.host(name).is_none()) {
-            return Err(StartError::UnknownHost { path: config.state, host: host.clone() });
-        }
-        let unfinished: Vec<u64> = state.unfinished().map(|one| one.id).collect();
-        let address = config.rest;
-        let core = Arc::new(Core::new(config, drivers, journal, state));
-        let api = Arc::new(rest::Api::new(core.clone()));
-        let answer = move |request| {
-            let api = api.clone();
-            async move { api.answer(request).await }
-        };
-        let rest = RestServer::start(address, rest::MAX_BODY, answer)
-            .await
-            .map_err(|error| StartError::Address { address, error })?;
-        for id in unfinished {
-            core.spawn(moves::run(core.clone(), id));
-        }
-        core.spawn(look::run(core.clone()));
-        Ok(Orchestrator { core, rest })
+    pub fn start_with(config: Config, drivers: Drivers) -> Boxed<'static, Result<Orchestrator, StartError>> {
+        Box::pin(async move {
+            config.check()?;
+            let (journal, state) = open(&config.state).await?;
+            if let Some(host) = hosts_of(&state).find(|name| config.host(name).is_none()) {
+                return Err(StartError::UnknownHost { path: config.state, host: host.clone() });
+            }
+            let unfinished: Vec<u64> = state.unfinished().map(|one| one.id).collect();
+            let address = config.rest;
+            let core = Arc::new(Core::new(config, drivers, journal, state));
+            let api = Arc::new(rest::Api::new(core.clone()));
+            let answer = move |request| {
+                let api = api.clone();
+                async move { api.answer(request).await }
+            };
+            let rest = RestServer::start(address, rest::MAX_BODY, answer)
+                .await
+                .map_err(|error| StartError::Address { address, error })?;
+            for id in unfinished {
+                core.spawn(moves::run(core.clone(), id));
+            }
+            core.spawn(look::run(core.clone()));
+            Ok(Orchestrator { core, rest })
+        })
     }
 
     /// Where the API is served.

@@ -13,6 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use foldhash::HashMap;
+use net::task::Boxed;
 use net::tcp::{TcpListener, TcpStream};
 use net::time::{self, Duration};
 use net::udp::UdpSocket;
@@ -124,23 +125,25 @@ impl Agent {
     }
 
     /// Serves replicators, one after another, without end.
-    pub async fn serve(mut self) {
-        let listener = self.listener.clone();
-        loop {
-            let mut stream = self.without(&listener).await;
-            // The next one ends this one.
-            while let Some(next) = tokio::select! {
-                ended = self.connection(&mut stream) => {
-                    if let Err(error) = ended {
-                        tracing::warn!(%error, "the replicator's connection has ended");
+    pub fn serve(mut self) -> Boxed<'static, ()> {
+        Box::pin(async move {
+            let listener = self.listener.clone();
+            loop {
+                let mut stream = self.without(&listener).await;
+                // The next one ends this one.
+                while let Some(next) = tokio::select! {
+                    ended = self.connection(&mut stream) => {
+                        if let Err(error) = ended {
+                            tracing::warn!(%error, "the replicator's connection has ended");
+                        }
+                        None
                     }
-                    None
+                    next = accept(&listener) => Some(next),
+                } {
+                    stream = next;
                 }
-                next = accept(&listener) => Some(next),
-            } {
-                stream = next;
             }
-        }
+        })
     }
 
     /// Serves the clone while nobody is connected.

@@ -63,10 +63,6 @@ impl Du {
     ///
     /// # Errors
     /// See [`StartError`].
-    #[allow(
-        clippy::unused_async,
-        reason = "as the starts of other nodes; a namespace is that of the first poll"
-    )]
     pub fn start<'a>(
         config: &'a Config,
         taps: Option<&'a Taps>,

@@ -13,7 +13,7 @@ use orchestrator::config::Driver;
 use output::{Format, Table};
 use serde_json::{Value, json};
 
-use crate::admin::{compact, runtime};
+use crate::admin::compact;
 use crate::{ConfigArg, EXIT_FAILED, run};
 
 /// From one question for a move to the next.
@@ -191,7 +191,7 @@ pub fn move_users(args: &MoveArgs) -> anyhow::Result<ExitCode> {
             break;
         }
         // Each change of the move is shown within a second. When many others wait, the answer comes at once.
-        runtime()?.block_on(async { net::time::sleep(PAUSE).await });
+        net::time::sleep_thread(PAUSE);
         let path = format!("/v1/moves/{}?wait=1", one["id"]);
         one = match super::ask(address, "orchestrator", "GET", &path, None)? {
             Ok(one) => one,
