@@ -46,8 +46,16 @@ pub fn bind(space: &NetNs, address: impl Into<IpAddr>, port: u16) -> anyhow::Res
     let options =
         udp::Options { receive_buffer: Some(RECEIVE_BUFFER), stamped: true, ..udp::Options::default() };
     let address = SocketAddr::new(address.into(), port);
-    let bound = space.enter(|| udp::bind_std(address, options))?;
-    bound.with_context(|| format!("open UDP port {address}"))
+    let patience = time::now() + Duration::from_secs(1);
+    loop {
+        match space.enter(|| udp::bind_std(address, options))? {
+            // A child that another thread has just forked has copies of all sockets, closed ones too, until it runs its program.
+            Err(error) if error.kind() == ErrorKind::AddrInUse && time::now() < patience => {
+                time::sleep_thread(Duration::from_millis(1));
+            }
+            bound => return bound.with_context(|| format!("open UDP port {address}")),
+        }
+    }
 }
 
 /// What has become of packets.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io::BufRead as _;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::*;
 use namespaces::{Link, Network, network, network_with};
@@ -18,6 +18,9 @@ use openflow::*;
 use packet::gtpu::Signalling;
 use packet::{ethernet, gtpu};
 use serde_json::{Value, json};
+
+/// A machine with too much to do stands still for less than this.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// `None`: this build has no programs, or namespaces are not allowed here.
 fn with_xdp() -> Option<Network> {
@@ -288,22 +291,26 @@ fn numbered(frame: &[u8], number: u64) -> Vec<u8> {
 #[test]
 fn a_thousand_users_move_at_once_and_no_packet_is_lost() {
     const USERS: u32 = 1000;
-    const ROUNDS: u64 = 60;
+    // Rounds before the move begins, and at least as many after it is done.
+    const AROUND: u64 = 10;
     let Some(network) = with_xdp() else { return };
     network.install(table_one());
     let [mut enb, mut gw1, mut gw2] = [0, 1, 2].map(|peer| network.link(peer));
     let frames: Vec<_> = (1..=USERS).map(|user| uplink(GW1, &gpdu_5g(user, &user_packet()))).collect();
     teach(&network, &mut enb, &mut [&mut gw1, &mut gw2], &frames);
     let before = packets(&network);
-    let (is_sent, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (is_begun, is_moved, is_sent) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
+    let (sent, count) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let under_way = || sent.load(Ordering::Relaxed) - count.load(Ordering::Relaxed);
     // User and number of each packet, in the order in which they arrive.
     let collect = |link: &mut Link| {
-        let (mut arrived, mut quiet) = (Vec::new(), 0);
-        while quiet < 200 {
+        let (mut arrived, mut last) = (Vec::new(), Instant::now());
+        while !is_sent.load(Ordering::Relaxed) || (under_way() > 0 && last.elapsed() < PATIENCE) {
             let frames = link.receive(0);
-            quiet = if frames.is_empty() && is_sent.load(Ordering::Relaxed) { quiet + 1 } else { 0 };
             if frames.is_empty() {
                 std::thread::sleep(Duration::from_micros(100));
+            } else {
+                last = Instant::now();
             }
             count.fetch_add(frames.len(), Ordering::Relaxed);
             arrived.extend(frames.iter().map(|frame| {
@@ -313,33 +320,38 @@ fn a_thousand_users_move_at_once_and_no_packet_is_lost() {
         }
         arrived
     };
-    let (at_old, at_new, taken) = std::thread::scope(|scope| {
+    let (at_old, at_new, taken, rounds) = std::thread::scope(|scope| {
         let old = scope.spawn(|| collect(&mut gw1));
         let new = scope.spawn(|| collect(&mut gw2));
         let mover = scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(30));
+            while !is_begun.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_micros(100));
+            }
             let changes: Vec<_> = (1..=USERS).map(|user| Change::FlowMod(divert(user))).collect();
             let began = net::time::now_ns();
-            network.service().switch().commit(&changes).unwrap();
+            let answer = network.service().switch().commit(&changes);
+            is_moved.store(true, Ordering::Relaxed);
+            answer.unwrap();
             net::time::now_ns() - began
         });
-        let mut sent = 0;
-        for round in 0..ROUNDS {
+        let (mut round, mut after) = (0, 0);
+        while after < AROUND {
+            is_begun.store(round >= AROUND, Ordering::Relaxed);
+            after += u64::from(is_moved.load(Ordering::Relaxed));
             for frames in frames.chunks(32) {
                 let frames: Vec<_> = frames.iter().map(|frame| numbered(frame, round)).collect();
+                sent.fetch_add(frames.len(), Ordering::Relaxed);
                 enb.send(&frames);
-                sent += frames.len();
                 // No more under way than the far ends have room for.
-                for _ in 0..20_000 {
-                    if sent - count.load(Ordering::Relaxed) < 128 {
-                        break;
-                    }
+                let began = Instant::now();
+                while under_way() >= 128 && began.elapsed() < PATIENCE {
                     std::thread::sleep(Duration::from_micros(50));
                 }
             }
+            round += 1;
         }
         is_sent.store(true, Ordering::Relaxed);
-        (old.join().unwrap(), new.join().unwrap(), mover.join().unwrap())
+        (old.join().unwrap(), new.join().unwrap(), mover.join().unwrap(), round)
     });
     eprintln!(
         "1,000 users in XDP moved in {} us; {} packets before, {} after",
@@ -354,11 +366,11 @@ fn a_thousand_users_move_at_once_and_no_packet_is_lost() {
     assert_eq!(of_users.len(), USERS as usize);
     for (teid, (old, new)) in of_users {
         let both: Vec<_> = old.iter().chain(&new).copied().collect();
-        assert_eq!(both, (0..ROUNDS).collect::<Vec<_>>(), "user {teid}: old {old:?}, new {new:?}");
+        assert_eq!(both, (0..rounds).collect::<Vec<_>>(), "user {teid}: old {old:?}, new {new:?}");
     }
     let now = xdp(&network);
     assert_eq!(now["pauses"], 0);
-    assert_eq!(number(&now["packets"]) - before, u64::from(USERS) * ROUNDS, "all of them went by XDP: {now}");
+    assert_eq!(number(&now["packets"]) - before, u64::from(USERS) * rounds, "all of them went by XDP: {now}");
     // Before and after, each packet was counted once.
     let steered: u64 =
         network.counts(1).iter().filter(|(priority, _)| *priority == 100).map(|(_, n)| n).sum();
