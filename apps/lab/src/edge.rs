@@ -432,7 +432,7 @@ pub(crate) fn parts(
             "packet_in_per_s": 100_000,
             // Several of each UE.
             "entries": 1 << 20,
-            "workers": {"realtime": realtime},
+            "workers": crate::settings::workers(realtime),
         })
     };
     let whole = |name: &str, key: &str, value: Value| json!({"run_dir": folder.join(format!("run-{name}")), "log": log, "mec": {key: value}});

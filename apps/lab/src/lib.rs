@@ -187,7 +187,7 @@ impl Lab {
             if let Some(model) = options.split {
                 split::add(&mut configuration, model, folder.path());
             }
-            configuration["upf"]["workers"]["realtime"] = options.realtime.into();
+            configuration["upf"]["workers"] = settings::workers(options.realtime);
             (options.edit)(&mut configuration);
             // JSON is also YAML.
             let text = serde_json::to_string_pretty(&configuration).context("write the configuration")?;

@@ -111,6 +111,13 @@ pub(crate) fn part_core(configuration: &mut Value) {
     configuration["upf"]["pfcp"] = json!(upf);
 }
 
+/// Workers of UPFs and switches. Those with real-time priority do not poll: meanwhile they would keep their cores from who moves UEs.
+pub(crate) fn workers(realtime: bool) -> Value {
+    let rt = realtime && std::env::var("GODWIT_AB").as_deref() != Ok("none");
+    let poll = std::env::var("GODWIT_POLL").ok().and_then(|text| text.parse::<u64>().ok()).unwrap_or(100);
+    json!({"realtime": rt, "poll_us": poll})
+}
+
 /// Whether an NF with this status is ready: registered at the NRF if it has an SBI, and with a user
 /// plane if it is the SMF. A CU has an AMF then, and a DU a CU that serves its cell.
 pub(crate) fn is_ready(nf: &str, status: &Value) -> bool {

@@ -1,12 +1,12 @@
 //! UEs moved by a controller, and what its capture costs them: a lab with an edge site, each part a process as an operator starts it.
 //!
 //! [`Edge::carry`]: UEs are copied to the clone at the edge, and the controller diverts their packets, there and back; in advance it may be told to
-//! prepare that, as the orchestrator does when their state is there before they move. The clone gives UEs other TEIDs and addresses, so a user is
-//! two rules in the switch before the eNB and four in that on SGi. The time is that from the first octet of a request to the controller's REST API
+//! prepare that, as the orchestrator does when their state is there before they move. In 4G the clone gives UEs other TEIDs and addresses, so a
+//! user is two rules in the switch before the eNB and four in that on SGi. In 5G it keeps both. The time is that from the first octet of a request to the controller's REST API
 //! until the last one of its answer: then both switches have the rules, and the request is on the disk.
 //!
-//! [`Edge::attach_time_us`]: attaches through the switch before the eNB, with what the controller captures there ([`Capture`]). MME and eNB are of this
-//! experiment, without packets of users.
+//! [`Edge::attach_time_us`]: attaches through the switch before the eNB, with what the controller captures there ([`Capture`]). MME or SMF and the base
+//! station are of this experiment, without packets of users.
 
 use std::net::SocketAddr;
 
@@ -15,11 +15,14 @@ use lab::moves::Moves;
 use lab::{Lab, edge};
 use net::tcp;
 use net::time::{self, Duration};
+use replication::replicator::Protocol;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Runtime;
 
+use super::messages::Control;
 use super::mme::Mme;
+use super::smf::{self, Smf};
 use crate::stats::median;
 
 /// Time limit for what the controller, or the network, does.
@@ -50,11 +53,10 @@ pub(super) enum Capture {
     ViaController,
 }
 
-/// The lab with its MME.
+/// The lab with its MME or SMF.
 pub(super) struct Edge {
     lab: Lab,
-    mme: Mme,
-    gateways: Vec<u32>,
+    control: Control,
     client: Client,
 }
 
@@ -81,10 +83,11 @@ pub(super) struct Carried {
 }
 
 impl Edge {
-    /// Starts it.
-    pub(super) async fn start(capture: Capture) -> anyhow::Result<Edge> {
-        let edit = Box::new(|configuration: &mut Value| give_room(configuration, POOLS[0]));
-        let options = lab::Options { epc: true, log: "warn".to_owned(), edit, ..lab::Options::new(1)? };
+    /// Starts it: 4G with S11, or 5G with N4.
+    pub(super) async fn start(protocol: Protocol, capture: Capture) -> anyhow::Result<Edge> {
+        let epc = protocol == Protocol::S11;
+        let edit = Box::new(move |configuration: &mut Value| give_room(configuration, epc, POOLS[0]));
+        let options = lab::Options { epc, log: "warn".to_owned(), edit, ..lab::Options::new(1)? };
         let mut lab = Moves::network(options, 1).await?;
         Moves::control_with(&mut lab, |controller| {
             controller["diverting"]["old_ways_ms"] = json!(OLD_WAYS_MS);
@@ -97,12 +100,20 @@ impl Edge {
         .await?;
         let file = lab.folder().join(format!("{}.yaml", edge::SITES[0].anchor));
         let mut clone: Value = serde_json::from_str(&std::fs::read_to_string(&file)?)?;
-        give_room(&mut clone, POOLS[1]);
+        give_room(&mut clone, epc, POOLS[1]);
         std::fs::write(&file, clone.to_string())?;
-        let mme =
-            lab.ran().enter(|| Mme::new(edge::CONTROL, lab::RAN_N2, lab::CORE_N2, Box::new(|_, _| ())))??;
+        let (own, anchor) = (edge::CONTROL, lab::CORE_N2);
+        let control = if epc {
+            let mme = lab.ran().enter(|| Mme::new(own, lab::RAN_N2, anchor, Box::new(|_, _| ())))??;
+            Control::Mme(mme, Vec::new())
+        } else {
+            // The one of this experiment has its address.
+            lab.kill("smf").await?;
+            let smf = lab.ran().enter(|| Smf::new(own, (anchor, smf::PORT).into(), Box::new(|_, _| ())))??;
+            Control::Smf(smf, Vec::new())
+        };
         let client = Client(Some(lab.namespace_of("controller").runtime(1)?));
-        Ok(Edge { lab, mme, gateways: Vec::new(), client })
+        Ok(Edge { lab, control, client })
     }
 
     /// Starts the anchor at the edge, to which UEs are moved.
@@ -122,18 +133,16 @@ impl Edge {
         let mut times = Vec::with_capacity(attaches);
         for _ in 0..attaches {
             let start = time::now_std();
-            let ues = self.mme.attach(1)?;
+            self.control.register(1)?;
             times.push((time::now_std() - start).as_secs_f64() * 1e6);
-            self.mme.detach(&ues)?;
+            self.control.clear()?;
         }
         Ok(median(&times))
     }
 
     /// Lets UEs attach until there are so many, whom the controller knows by their messages.
     pub(super) async fn register(&mut self, ues: usize) -> anyhow::Result<()> {
-        let missing = ues.saturating_sub(self.gateways.len());
-        let attached = self.mme.attach(missing as u32)?;
-        self.gateways.extend(attached);
+        self.control.register(ues)?;
         self.until("the sessions are known by their messages", async |edge| {
             let known = edge.call("GET", "/v1/replication", None).await?;
             Ok(known["anchors"][0]["ues"] == ues)
@@ -242,9 +251,12 @@ impl Edge {
 }
 
 /// Room for all UEs that are moved at once.
-fn give_room(configuration: &mut Value, pools: Pools) {
-    configuration["spgw"]["limits"] = json!({"sessions": MOST_UES});
+fn give_room(configuration: &mut Value, epc: bool, pools: Pools) {
     configuration["upf"]["max_tunnels"] = json!(2 * MOST_UES);
+    if !epc {
+        return;
+    }
+    configuration["spgw"]["limits"] = json!({"sessions": MOST_UES});
     for (section, names, pool) in pools {
         configuration[section][names][0]["ue_pool"]["ipv4"] = json!(pool);
     }

@@ -31,9 +31,28 @@ const AGENT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8806)
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
 /// Who makes the sessions, and what the anchor calls them.
-enum Control {
+pub(super) enum Control {
     Mme(Mme, Vec<u32>),
     Smf(Smf, Vec<u64>),
+}
+
+impl Control {
+    /// Makes sessions until there are so many.
+    pub(super) fn register(&mut self, ues: usize) -> anyhow::Result<()> {
+        match self {
+            Control::Mme(mme, known) => known.extend(mme.attach(ues.saturating_sub(known.len()) as u32)?),
+            Control::Smf(smf, known) => known.extend(smf.establish(ues.saturating_sub(known.len()) as u32)?),
+        }
+        Ok(())
+    }
+
+    /// Ends all sessions.
+    pub(super) fn clear(&mut self) -> anyhow::Result<()> {
+        match self {
+            Control::Mme(mme, known) => mme.detach(&std::mem::take(known)),
+            Control::Smf(smf, known) => smf.delete(&std::mem::take(known)),
+        }
+    }
 }
 
 /// Two anchors, and what replicates between them.
@@ -79,7 +98,7 @@ impl Messages {
                 let mme = first.ran().enter(|| Mme::new(lab::RAN_N2, lab::RAN_N2, lab::CORE_N2, tap))??;
                 Control::Mme(mme, Vec::new())
             }
-            Protocol::N4 => Control::Smf(first.core().enter(|| Smf::new(upf, tap))??, Vec::new()),
+            Protocol::N4 => Control::Smf(first.core().enter(|| Smf::new(smf::OWN, upf, tap))??, Vec::new()),
         };
         let gtpu = Some(lab::CORE_N2.into());
         let config = agent::Config { listen: AGENT, control, clone: anchor, gtpu, window: 64 };
@@ -94,26 +113,14 @@ impl Messages {
     }
 
     pub(super) fn register(&mut self, ues: usize) -> anyhow::Result<()> {
-        match &mut self.control {
-            Control::Mme(mme, known) => {
-                let missing = ues.saturating_sub(known.len());
-                known.extend(mme.attach(missing as u32)?);
-            }
-            Control::Smf(smf, known) => {
-                let missing = ues.saturating_sub(known.len());
-                known.extend(smf.establish(missing as u32)?);
-            }
-        }
+        self.control.register(ues)?;
         let registered = self.replicator.anchors().first().map_or(0, |anchor| anchor.2);
         ensure!(registered >= ues, "{registered} of {ues} sessions are known by their messages");
         Ok(())
     }
 
     pub(super) fn clear(&mut self) -> anyhow::Result<()> {
-        match &mut self.control {
-            Control::Mme(mme, known) => mme.detach(&std::mem::take(known))?,
-            Control::Smf(smf, known) => smf.delete(&std::mem::take(known))?,
-        }
+        self.control.clear()?;
         let left = self.replicator.anchors().first().map_or(0, |anchor| anchor.2);
         ensure!(left == 0, "{left} sessions are kept of UEs that have left");
         Ok(())

@@ -29,7 +29,7 @@ mod table;
 
 use serde_json::Value;
 
-use replication::replicator::Scheme;
+use replication::replicator::{Protocol, Scheme};
 
 use self::custom::Custom;
 use self::edge::{Capture, Edge};
@@ -299,29 +299,40 @@ async fn by_controller(
     progress.say("starting networks with a controller");
     let mut edge = match is_asked(Part::Capture) {
         true => capture(results, progress, extent).await?,
-        false => Edge::start(Capture::Copy).await?,
+        false => Edge::start(Protocol::S11, Capture::Copy).await?,
     };
     if is_asked(Part::Moves) || is_asked(Part::Many) {
-        edge.start_clone().await?;
-        edge.register(THOUSAND).await?;
-        // Link-layer addresses become known, pages are touched for the first time, and the clone gets its copies.
-        edge.carry(THOUSAND, true).await?;
+        begin_moves(&mut edge).await?;
     }
     if is_asked(Part::Moves) {
-        moves(results, progress, extent, &edge).await?;
+        moves(results, progress, extent, (&edge, "")).await?;
     }
     if is_asked(Part::Many) && extent.moves_of_many > 0 {
         moves_of_many(results, progress, extent, &mut edge).await?;
     }
-    edge.stop().await
+    edge.stop().await?;
+    if is_asked(Part::Moves) {
+        let mut edge = Edge::start(Protocol::N4, Capture::Copy).await?;
+        begin_moves(&mut edge).await?;
+        moves(results, progress, extent, (&edge, "n4_")).await?;
+        edge.stop().await?;
+    }
+    Ok(())
+}
+
+/// Lets UEs attach. Link-layer addresses become known, pages are touched for the first time, and the clone gets its copies.
+async fn begin_moves(edge: &mut Edge) -> anyhow::Result<()> {
+    edge.start_clone().await?;
+    edge.register(THOUSAND).await?;
+    edge.carry(THOUSAND, true).await.map(drop)
 }
 
 /// Attaches in networks whose controllers capture messages or not; the network whose controller gets copies goes on.
 async fn capture(results: &mut Results, progress: &mut Progress, extent: &Extent) -> anyhow::Result<Edge> {
     let (off, copy, via) = tokio::try_join!(
-        Edge::start(Capture::Off),
-        Edge::start(Capture::Copy),
-        Edge::start(Capture::ViaController)
+        Edge::start(Protocol::S11, Capture::Off),
+        Edge::start(Protocol::S11, Capture::Copy),
+        Edge::start(Protocol::S11, Capture::ViaController)
     )?;
     let mut edges =
         [("attach.not_captured", off), ("attach.selective", copy), ("attach.via_controller", via)];
@@ -341,30 +352,30 @@ async fn capture(results: &mut Results, progress: &mut Progress, extent: &Extent
     Ok(edge)
 }
 
-/// [`THOUSAND`] UEs there and back, whose copies are there, or not; and one of them.
+/// [`THOUSAND`] UEs there and back, whose copies are there, or not; and one of them. Series have names with this before them.
 async fn moves(
     results: &mut Results,
     progress: &mut Progress,
     extent: &Extent,
-    edge: &Edge,
+    (edge, of): (&Edge, &str),
 ) -> anyhow::Result<()> {
     for round in 0..extent.moves {
-        progress.say(&format!("moves by the controller, round {} of {}", round + 1, extent.moves));
+        progress.say(&format!("{of}moves by the controller, round {} of {}", round + 1, extent.moves));
         for prepare in if round % 2 == 0 { [true, false] } else { [false, true] } {
             let took = edge.carry(THOUSAND, prepare).await?;
             let name = if prepare { "warm" } else { "warm_unprepared" };
-            results.add(format!("{name}.there"), MS, THOUSAND, took.there);
-            results.add(format!("{name}.back"), MS, THOUSAND, took.back);
+            results.add(format!("{of}{name}.there"), MS, THOUSAND, took.there);
+            results.add(format!("{of}{name}.back"), MS, THOUSAND, took.back);
             if prepare {
-                results.add("warm.prepare".to_owned(), MS, THOUSAND, took.prepared);
+                results.add(format!("{of}warm.prepare"), MS, THOUSAND, took.prepared);
             }
         }
         for ues in [1, THOUSAND] {
             edge.remove_copies().await?;
             let took = edge.carry(ues, false).await?;
-            results.add("cold.copy".to_owned(), MS, ues, took.copied);
-            results.add("cold.there".to_owned(), MS, ues, took.there);
-            results.add("cold.ms".to_owned(), MS, ues, took.copied + took.there);
+            results.add(format!("{of}cold.copy"), MS, ues, took.copied);
+            results.add(format!("{of}cold.there"), MS, ues, took.there);
+            results.add(format!("{of}cold.ms"), MS, ues, took.copied + took.there);
         }
     }
     Ok(())
@@ -473,6 +484,10 @@ fn figures(experiment: &mut Experiment, results: &Results, extent: &Extent) {
         ("move_1_ms_steered", figure("cold", "ms", 1)),
         ("move_1000_ms_s11_steered", figure("cold", "ms", THOUSAND)),
         ("move_1000_ms_s11_steered_copy", figure("cold", "copy", THOUSAND)),
+        ("move_1_ms_n4_steered", figure("n4_cold", "ms", 1)),
+        ("move_1000_ms_n4_steered", figure("n4_cold", "ms", THOUSAND)),
+        ("move_1000_ms_n4_steered_copy", figure("n4_cold", "copy", THOUSAND)),
+        ("move_1000_ms_n4_warm", figure("n4_warm", "there", THOUSAND)),
         ("move_1000_ms_warm", figure("warm", "there", THOUSAND)),
         ("move_1000_ms_warm_back", figure("warm", "back", THOUSAND)),
         ("move_1000_ms_warm_prepare", figure("warm", "prepare", THOUSAND)),

@@ -16,12 +16,13 @@ pub(super) const OWN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
 /// Sessions that are set up at once.
 const WINDOW: usize = 64;
 /// Port of PFCP (TS 29.244 §4.2.2).
-const PORT: u16 = 8805;
+pub(super) const PORT: u16 = 8805;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) struct Smf {
     socket: UdpSocket,
     endpoint: Endpoint,
+    own: Ipv4Addr,
     upf: SocketAddr,
     tap: Tap,
     count: u32,
@@ -30,14 +31,14 @@ pub(super) struct Smf {
 
 impl Smf {
     /// Of a namespace that it is called in; associated with the UPF.
-    pub(super) fn new(upf: SocketAddr, tap: Tap) -> anyhow::Result<Smf> {
-        let socket = net::udp::bind_std(SocketAddr::new(OWN.into(), PORT), net::udp::Options::default())?;
+    pub(super) fn new(own: Ipv4Addr, upf: SocketAddr, tap: Tap) -> anyhow::Result<Smf> {
+        let socket = net::udp::bind_std(SocketAddr::new(own.into(), PORT), net::udp::Options::default())?;
         socket.set_nonblocking(true)?;
         let started = NtpSeconds(1);
-        let endpoint = Endpoint::new(Config::new(NodeId::Ipv4(OWN), started, nf::random::u64()));
-        let mut smf = Smf { socket, endpoint, upf, tap, count: 0, buffer: vec![0; 65_536] };
+        let endpoint = Endpoint::new(Config::new(NodeId::Ipv4(own), started, nf::random::u64()));
+        let mut smf = Smf { socket, endpoint, own, upf, tap, count: 0, buffer: vec![0; 65_536] };
         let request = AssociationSetupRequest {
-            node_id: NodeId::Ipv4(OWN),
+            node_id: NodeId::Ipv4(own),
             recovery_time_stamp: started,
             ..Default::default()
         };
@@ -49,7 +50,7 @@ impl Smf {
     }
 
     /// What our SMF sends of a session: uplink by a tunnel that the UPF chooses, downlink to a gNB that is not known yet.
-    fn establishment(number: u32) -> SessionEstablishmentRequest {
+    fn establishment(&self, number: u32) -> SessionEstablishmentRequest {
         let address = Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(10, 46, 0, 0)) + number);
         let ue = |destination| Some(UeIpAddress { ipv4: Some(address), destination, ..Default::default() });
         let tunnel = FTeid::Choose { ipv4: true, ipv6: false, id: None };
@@ -78,9 +79,9 @@ impl Smf {
         let downlink_far =
             CreateFar { far_id: FarId(2), apply_action: ApplyAction::DROP, ..Default::default() };
         SessionEstablishmentRequest {
-            node_id: NodeId::Ipv4(OWN),
+            node_id: NodeId::Ipv4(self.own),
             // SEIDs follow no rule.
-            cp_f_seid: FSeid::new(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15), OWN.into()),
+            cp_f_seid: FSeid::new(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15), self.own.into()),
             create_pdrs: vec![pdr(1, uplink), pdr(2, downlink)],
             create_fars: vec![uplink_far, downlink_far],
             create_qers: vec![CreateQer { qer_id: QerId(1), qfi: Some(Qfi(1)), ..Default::default() }],
@@ -156,7 +157,7 @@ impl Smf {
                 self.count += 1;
                 begun += 1;
                 let number = self.count;
-                creating.insert(self.send(0, Self::establishment(number))?, number);
+                creating.insert(self.send(0, self.establishment(number))?, number);
             }
             let (handle, answer) = self.answer()?;
             if let Some(number) = creating.remove(&handle) {
