@@ -203,7 +203,7 @@ pub(super) async fn show(as_json: bool, switch: Switch, gateway: Option<&Path>) 
         (true, Excused::Few) => {
             "served by one anchor at a time; Open vSwitch holds no packets, so a few may be lost or overtaken"
         }
-        (false, _) => "SOMETHING WAS LOST",
+        (false, _) => "NOT ALL IS WELL: the steps above say where, the table says what",
     };
     output::text(&format!("\n{}\n{verdict}\n", table.render()))?;
     Ok(is_well)
