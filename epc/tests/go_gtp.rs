@@ -37,7 +37,7 @@ async fn mme(core: &Core, restart_counter: u8) -> Peer {
     let (own, enb) = (format!("{}:2123", core.network.ip(6)), format!("{}:2152", core.network.ip(9)));
     let (peer, counter) = (core.gateway().to_string(), restart_counter.to_string());
     let arguments = ["mme", "-gtpc", &own, "-gtpu", &enb, "-peer", &peer, "-restart-counter", &counter];
-    Peer::start(None, &arguments).await.unwrap()
+    gogtp::start(None, &arguments).await.unwrap()
 }
 
 fn imsi(n: u64) -> String {
@@ -249,11 +249,11 @@ impl Between {
         let sgw = Core::site(Network::new(), Node::Sgw, 15, |_| {}).await;
         let far = sgw.network.ip(5).to_string();
         let (gtpc, gtpu) = (format!("{far}:2123"), format!("{far}:2152"));
-        let pgw = Peer::start(None, &["pgw", "-gtpc", &gtpc, "-gtpu", &gtpu]).await.unwrap();
+        let pgw = gogtp::start(None, &["pgw", "-gtpc", &gtpc, "-gtpu", &gtpu]).await.unwrap();
         let (gtpc, gtpu) = (format!("{}:2123", sgw.network.ip(6)), format!("{}:2152", sgw.network.ip(9)));
         let gateway = sgw.gateway().to_string();
         let arguments = ["mme", "-gtpc", &gtpc, "-gtpu", &gtpu, "-peer", &gateway, "-pgw", &far];
-        let mme = Peer::start(None, &arguments).await.unwrap();
+        let mme = gogtp::start(None, &arguments).await.unwrap();
         Some(Self { sgw, mme, pgw })
     }
 

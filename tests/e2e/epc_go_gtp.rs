@@ -32,7 +32,7 @@ fn go_gtps_mme_brings_a_ue_to_the_data_network() {
             let (own, enbs) = (format!("{}:{PORT}", lab::RAN_N2), lab::RAN_N2.to_string() + ":2152");
             let gateway = format!("{}:{PORT}", lab::CORE_N2);
             let arguments = ["mme", "-gtpc", &own, "-gtpu", &enbs, "-peer", &gateway];
-            let mut mme = Peer::start(Some(world.lab.ran()), &arguments).await.unwrap();
+            let mut mme = gogtp::start(Some(world.lab.ran()), &arguments).await.unwrap();
             let enb = Enb::new().await;
             let attached = mme.ask(json!({"do": "attach", "imsi": IMSI, "teid": 0x11})).await.unwrap();
             assert_eq!(attached["cause"], ACCEPTED);
@@ -80,9 +80,9 @@ fn go_gtps_pgw_brings_a_ue_to_the_data_network() {
         let (pgw, pgw_u) = (format!("{}:{PORT}", lab::CORE_N2), format!("{}:2152", lab::CORE_N2));
         let (sgw, sgw_u) = (format!("{}:{PORT}", lab::RAN_N2), format!("{}:2152", lab::RAN_N2));
         let arguments = ["pgw", "-gtpc", &pgw, "-gtpu", &pgw_u, "-pool", lab::Lab::UE_POOL, "-tun", "gw0"];
-        let mut gateway = Peer::start(Some(world.lab.core()), &arguments).await.unwrap();
+        let mut gateway = gogtp::start(Some(world.lab.core()), &arguments).await.unwrap();
         let arguments = ["sgw", "-gtpc", &sgw, "-gtpu", &sgw_u, "-peer", &pgw];
-        let mut sgw = Peer::start(Some(world.lab.ran()), &arguments).await.unwrap();
+        let mut sgw = gogtp::start(Some(world.lab.ran()), &arguments).await.unwrap();
         let user_plane = Enb::new().await;
         let created = sgw.ask(json!({"do": "create", "imsi": IMSI, "teid": 0x11})).await.unwrap();
         assert_eq!(created["cause"], ACCEPTED);
@@ -123,7 +123,7 @@ fn with_go_gtp(is_on_upf: bool, test: impl AsyncFnOnce(&mut World, &mut Peer) + 
         } else {
             arguments.extend(["-tun", "gw0"]);
         }
-        let mut gateway = Peer::start(Some(world.lab.core()), &arguments).await.unwrap();
+        let mut gateway = gogtp::start(Some(world.lab.core()), &arguments).await.unwrap();
         test(world, &mut gateway).await;
     });
 }

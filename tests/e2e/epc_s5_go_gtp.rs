@@ -56,7 +56,7 @@ pub(crate) async fn go_pgw(world: &World, restart_counter: u8) -> Peer {
         "-restart-counter",
         &counter,
     ];
-    Peer::start(Some(world.lab.core()), &arguments).await.unwrap()
+    gogtp::start(Some(world.lab.core()), &arguments).await.unwrap()
 }
 
 /// go-gtp's S-GW or MME in the radio network's namespace; eNB or S-GW's user plane have the same address.
@@ -64,7 +64,7 @@ async fn go_client(world: &World, part: &str, peer: SocketAddr, more: &[&str]) -
     let (gtpc, gtpu) = (format!("{}:{PORT}", lab::RAN_N2), format!("{}:2152", lab::RAN_N2));
     let peer = peer.to_string();
     let arguments = [&[part, "-gtpc", &gtpc, "-gtpu", &gtpu, "-peer", &peer], more].concat();
-    Peer::start(Some(world.lab.ran()), &arguments).await.unwrap()
+    gogtp::start(Some(world.lab.ran()), &arguments).await.unwrap()
 }
 
 /// Waits until a gateway of go-gtp has nothing.

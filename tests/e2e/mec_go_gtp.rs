@@ -2,13 +2,13 @@
 //! out where Go is missing.
 
 use std::net::Ipv4Addr;
+use std::path::Path;
 
 use gogtp::Peer;
 use gtpv2c::endpoint::PORT;
+use lab::Options;
 use lab::edge::{self, Site};
 use lab::moves::{Moves, ORIGIN};
-use lab::{Lab, Options};
-use net::netns::NetNs;
 use net::time::{self, Duration};
 use serde_json::{Value, json};
 
@@ -17,27 +17,17 @@ use crate::epc_go_gtp::status;
 use crate::flow::{Flow, Found, bind, until};
 
 const EDGE: &Site = &edge::SITES[0];
-const EDGE_POOL: &str = "10.46.0.0/16";
 /// Cause "Request accepted".
 const ACCEPTED: u8 = 16;
 const IMSI: &str = "999700000000001";
 
-async fn gateway(space: &NetNs, address: Ipv4Addr, pool: &str) -> Peer {
-    let (gtpc, gtpu) = (format!("{address}:{PORT}"), format!("{address}:2152"));
-    let arguments = ["spgw", "-gtpc", &gtpc, "-gtpu", &gtpu, "-pool", pool, "-tun", "gw0"];
-    Peer::start(Some(space), &arguments).await.unwrap()
+fn program() -> &'static Path {
+    gogtp::program().unwrap()
 }
 
-/// The network, go-gtp's gateways in the center and at the edge, and all that moves UEs.
-async fn network() -> (Lab, [Peer; 2]) {
-    let options = Options { epc: true, foreign_gateway: true, ..Options::new(2).unwrap() };
-    let mut lab = Moves::network(options, 1).await.unwrap();
-    let gateways = [
-        gateway(lab.core(), lab::CORE_N2, Lab::UE_POOL).await,
-        gateway(lab.site(EDGE), EDGE.n3, EDGE_POOL).await,
-    ];
-    Moves::control(&mut lab).await.unwrap();
-    (lab, gateways)
+/// Both gateways: in the center and at the edge.
+fn both(gateways: Vec<Peer>) -> [Peer; 2] {
+    gateways.try_into().unwrap()
 }
 
 /// Packets that a gateway has passed on, both ways.
@@ -53,8 +43,8 @@ async fn a_ue_moves_between_go_gtps_gateways() {
     if !gogtp::is_possible() {
         return;
     }
-    let (lab, [mut center, mut at_edge]) = network().await;
-    let moves = Moves::attach(lab, 2).await.unwrap();
+    let (moves, gateways) = Moves::start_foreign(Options::new(2).unwrap(), 1, program()).await.unwrap();
+    let [mut center, mut at_edge] = both(gateways);
     let (ue, space) = moves.ues.iter().next().map(|(ue, space)| (*ue, space.clone())).unwrap();
     let user = bind(&space, ue, 5000);
     let server = bind(moves.lab.dn(), lab::DN, 6000);
@@ -99,10 +89,13 @@ async fn a_ue_of_go_gtps_mme_moves_between_go_gtps_gateways() {
     if !gogtp::is_possible() {
         return;
     }
-    let (lab, [mut center, mut at_edge]) = network().await;
+    let options = Options { epc: true, foreign_gateway: true, ..Options::new(2).unwrap() };
+    let mut lab = Moves::network(options, 1).await.unwrap();
+    let [mut center, mut at_edge] = both(lab.start_gateways(program()).await.unwrap());
+    Moves::control(&mut lab).await.unwrap();
     let (own, enbs) = (format!("{}:{PORT}", edge::CONTROL), lab::RAN_N2.to_string() + ":2152");
     let gateway = format!("{}:{PORT}", lab::CORE_N2);
-    let mut mme = Peer::start(Some(lab.ran()), &["mme", "-gtpc", &own, "-gtpu", &enbs, "-peer", &gateway])
+    let mut mme = gogtp::start(Some(lab.ran()), &["mme", "-gtpc", &own, "-gtpu", &enbs, "-peer", &gateway])
         .await
         .unwrap();
     let attached = mme.ask(json!({"do": "attach", "imsi": IMSI, "teid": 0x11})).await.unwrap();

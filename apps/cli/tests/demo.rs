@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Lets one test run at a time: each needs the whole machine.
 fn alone() -> MutexGuard<'static, ()> {
@@ -173,37 +173,59 @@ fn users_are_moved_to_an_edge_and_back() {
     scratch.assert_clean();
 }
 
+/// What `godwit mec demo --move` with these options says of its steps. The exit code must agree, nothing may be left, and each step's packets must
+/// be carried by the right anchor.
+fn moves(options: &[&str]) -> (Vec<Value>, String) {
+    let _turn = alone();
+    let scratch = Scratch::new();
+    let output = scratch.godwit(&["mec", "demo", "--move", "--json"], options).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let steps: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{text}"));
+    assert_eq!(output.status.success(), steps.iter().all(|step| step["ok"] == true), "{steps:#?}\n{text}");
+    let served: Vec<&Value> = steps.iter().map(|step| &step["carried_by"]).collect();
+    let expected = ["central", "edge", "central", "edge", "edge2", "central"].map(|anchor| json!([anchor]));
+    assert_eq!(served, expected.each_ref(), "{text}");
+    scratch.assert_clean();
+    (steps, text)
+}
+
+/// Checks that nothing was lost or doubled in a step, of the UE that is moved and of the other one.
+fn assert_all_arrived(step: &Value) {
+    for flow in
+        ["/moved/up", "/moved/down", "/stays/up", "/stays/down"].map(|flow| step.pointer(flow).unwrap())
+    {
+        assert_eq!([&flow["lost"], &flow["doubled"]], [&json!(0); 2], "{step:#}");
+        assert!(flow["sent"].as_u64().unwrap() > 0, "{step:#}");
+    }
+    assert_eq!(step["pings"], json!({"sent": 100, "lost": 0}), "{step:#}");
+    assert!(step["tcp"]["octets"].as_u64().unwrap() > 0, "{step:#}");
+}
+
 /// `godwit mec demo --move`: a UE is moved with its sessions while it downloads, pings and plays; nothing is lost (MEO-1 to MEO-6, EV-9).
 #[test]
 fn a_ue_is_moved_to_edges_and_back_while_it_talks() {
-    let _turn = alone();
-    let scratch = Scratch::new();
-    let output = scratch.godwit(&["mec", "demo", "--move"], &["--json"]).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    let steps: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{text}"));
-    // On a busy machine packets of the first move to a host may be overtaken: who is there is not known yet on N6 (docs/edge.md). The
-    // demo says so, and this test is about all other steps.
-    let is_first = |step: &Value| ["to the edge", "to another edge"].iter().any(|name| step["step"] == *name);
-    let failed: Vec<&Value> = steps.iter().filter(|step| step["ok"] != true && !is_first(step)).collect();
-    assert!(failed.is_empty(), "{failed:#?}\n{text}");
-    assert_eq!(output.status.success(), steps.iter().all(|step| step["ok"] == true), "{text}");
-    let served: Vec<&Value> = steps.iter().map(|step| &step["carried_by"][0]).collect();
-    assert_eq!(served, ["central", "edge", "central", "edge", "edge2", "central"]);
-    scratch.assert_clean();
+    let (steps, text) = moves(&[]);
+    steps.iter().for_each(assert_all_arrived);
+    assert!(steps.iter().all(|step| step["ok"] == true), "{steps:#?}\n{text}");
 }
 
 /// The same with Open vSwitch as both switches: packets may be overtaken, and a few lost, but the UE is served by one anchor at a time.
 #[test]
 fn a_ue_is_moved_by_open_vswitch() {
-    let _turn = alone();
-    let scratch = Scratch::new();
-    let output = scratch.godwit(&["mec", "demo", "--move", "--switch", "ovs"], &["--json"]).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    let steps: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{text}"));
-    assert!(output.status.success() && steps.iter().all(|step| step["ok"] == true), "{steps:#?}\n{text}");
-    let served: Vec<&Value> = steps.iter().map(|step| &step["carried_by"][0]).collect();
-    assert_eq!(served, ["central", "edge", "central", "edge", "edge2", "central"]);
-    scratch.assert_clean();
+    let (steps, text) = moves(&["--switch", "ovs"]);
+    assert!(steps.iter().all(|step| step["ok"] == true), "{steps:#?}\n{text}");
+}
+
+/// The same with go-gtp's gateways in the center and at both edges. They let uplink packets overtake one another also when nobody moves, but
+/// nothing is lost or doubled, nor overtaken downlink. Left out where Go is missing.
+#[test]
+fn a_ue_is_moved_between_go_gtps_gateways() {
+    if !gogtp::is_possible() {
+        return;
+    }
+    let (steps, text) = moves(&["--gateway", gogtp::program().unwrap().to_str().unwrap()]);
+    steps.iter().for_each(assert_all_arrived);
+    assert!(steps.iter().all(|step| step["ok"] == true), "{steps:#?}\n{text}");
 }
 
 #[test]

@@ -69,7 +69,7 @@ pub struct Site {
     /// The address of Open vSwitch on N3 that stands for the anchor.
     stand_in: Ipv4Addr,
     /// The anchor's own UE addresses, and their halves.
-    pool: &'static str,
+    pub(crate) pool: &'static str,
     pools: [&'static str; 2],
 }
 

@@ -18,14 +18,15 @@
 //!
 //! Read first: [`Lab::start`]; then `network.rs` (topology), `settings.rs` (the generated configuration),
 //! `simulator.rs` (gNBs and UEs), `server.rs` (the data network's HTTP server),
-//! `open_vswitch.rs`, `moves.rs` (UEs that are moved to edge sites), `service.rs` (an application that moves with them), `traffic.rs` and
-//! `stream.rs` (numbered packets, and TCP).
+//! `open_vswitch.rs`, `peer.rs` (a program of another make, as a gateway), `moves.rs` (UEs that are moved to edge sites), `service.rs` (an application
+//! that moves with them), `traffic.rs` and `stream.rs` (numbered packets, and TCP).
 #![forbid(unsafe_code)]
 
 pub mod edge;
 pub mod moves;
 mod network;
 pub mod open_vswitch;
+pub mod peer;
 mod server;
 pub mod service;
 mod settings;
@@ -45,6 +46,7 @@ use serde_json::Value;
 
 use network::Shape;
 pub use network::{CORE_N2, CORE_N6, CORE_N6_IPV6, DN, DN_IPV6, HTTP_PORT, RAN_N2};
+use peer::Peer;
 pub use settings::{UPF_PFCP, default_subscriber};
 pub use simulator::{Simulator, SimulatorEvent, SimulatorOptions};
 pub use split::Model;
@@ -88,7 +90,7 @@ pub struct Options {
     /// A core of 4G: UPF and S/P-GW, and nothing else.
     pub epc: bool,
     /// With [`Options::epc`]: no core. The caller starts a gateway of another make in the core's namespace, with the addresses of
-    /// ours and [`Lab::UE_POOL`].
+    /// ours and [`Lab::UE_POOL`]; with edge sites also one at each, as [`Lab::start_gateways`] does.
     pub foreign_gateway: bool,
     /// Makes certificates with `godwit certs` before the core starts.
     pub certificates: bool,
@@ -277,6 +279,11 @@ impl Lab {
         self.spaces(site).0
     }
 
+    /// The edge sites.
+    pub fn sites(&self) -> impl Iterator<Item = &'static edge::Site> {
+        self.edge.iter().flat_map(edge::Namespaces::sites).map(|(site, _)| site)
+    }
+
     /// The namespace of the host for applications at an edge site.
     ///
     /// # Panics
@@ -420,6 +427,18 @@ impl Lab {
     /// The NF does not run, or refused the request.
     pub async fn oam(&self, nf: &str, method: &str, route: &str) -> Result<Value, nf::oam::CallError> {
         nf::oam::call(&nf::oam::socket_path(&self.folder.path().join("run"), nf), method, route, None).await
+    }
+
+    /// Starts a program of another make as the gateway in the center and at each edge site, in this order. For [`Options::foreign_gateway`].
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn start_gateways(&self, program: &Path) -> anyhow::Result<Vec<Peer>> {
+        let mut gateways = vec![Peer::gateway(program, &self.core, CORE_N2, Lab::UE_POOL).await?];
+        for site in self.sites() {
+            gateways.push(Peer::gateway(program, self.site(site), site.n3, site.pool).await?);
+        }
+        Ok(gateways)
     }
 
     fn start_part(

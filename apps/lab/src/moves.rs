@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::path::Path;
 
 use anyhow::Context as _;
 use net::netns::NetNs;
@@ -10,7 +11,8 @@ use net::time::{self, Duration};
 use serde_json::{Value, json};
 
 use crate::edge::{self, Site};
-use crate::{Lab, Options, Simulator, SimulatorOptions};
+use crate::peer::Peer;
+use crate::{DN, Lab, Options, RAN_N2, Simulator, SimulatorOptions};
 
 /// Where UEs are by themselves, as the target of a move.
 pub const ORIGIN: &str = "origin";
@@ -39,6 +41,23 @@ impl Moves {
         let mut lab = Moves::network(options, sites).await?;
         Moves::control(&mut lab).await?;
         Moves::attach(lab, ues).await
+    }
+
+    /// The same in 4G, with a program of another make as the gateway in the center and at each site; in this order.
+    ///
+    /// # Errors
+    /// As [`Moves::start`].
+    pub async fn start_foreign(
+        options: Options,
+        sites: usize,
+        gateway: &Path,
+    ) -> anyhow::Result<(Moves, Vec<Peer>)> {
+        let ues = u32::try_from(options.subscribers.len()).context("too many subscribers")?;
+        let options = Options { epc: true, foreign_gateway: true, ..options };
+        let mut lab = Moves::network(options, sites).await?;
+        let gateways = lab.start_gateways(gateway).await?;
+        Moves::control(&mut lab).await?;
+        Ok((Moves::attach(lab, ues).await?, gateways))
     }
 
     /// Builds the network with the first anchor, and nothing of the edge but its links.
@@ -74,7 +93,22 @@ impl Moves {
             let switches = switches["switches"].as_array().cloned().unwrap_or_default();
             Ok(switches.len() == 2 && switches.iter().all(|switch| switch["connected"] == true))
         })
-        .await
+        .await?;
+        Moves::meet(lab).await
+    }
+
+    /// Lets the hosts of anchors at the edge learn the link-layer addresses of the base station and of the data network, which hosts in use know.
+    /// Linux lets packets that wait for the answer to ARP be overtaken: it sends them while later ones are sent already.
+    async fn meet(lab: &Lab) -> anyhow::Result<()> {
+        for site in lab.sites() {
+            for neighbour in [RAN_N2, DN] {
+                // Asks each second until there is an answer, for ten seconds.
+                let ping = lab.command(lab.site(site), "ping").args(["-c1", "-w10", &neighbour.to_string()]);
+                let said = ping.output(PATIENCE).await.context("ping (`scripts/setup.sh` installs it)")?;
+                anyhow::ensure!(said.status.success(), "{} does not reach {neighbour}", site.host);
+            }
+        }
+        Ok(())
     }
 
     /// Lets UEs attach, and returns when their sessions are known by the messages that made them.

@@ -47,7 +47,7 @@ impl Site {
         let lab = Lab::start(lab::Options { foreign_gateway: true, ..options()? }).await?;
         let (gtpc, gtpu) = (format!("{}:{PORT}", lab::CORE_N2), format!("{}:2152", lab::CORE_N2));
         let arguments = ["spgw", "-gtpc", &gtpc, "-gtpu", &gtpu, "-pool", Lab::UE_POOL, "-tun", "gw0"];
-        let gateway = Peer::start(Some(lab.core()), &arguments).await?;
+        let gateway = gogtp::start(Some(lab.core()), &arguments).await?;
         let process = gateway.id();
         let mme = lab.ran().enter(Mme::new)??;
         Ok(Site { suffix: ALONE, mme, gateway: Gateway::GoGtp(gateway), process, lab })
@@ -59,7 +59,7 @@ impl Site {
         lab.kill("spgw").await?;
         let gtpc = format!("{}:{PORT}", lab::CORE_N2);
         let arguments = ["spgw", "-gtpc", &gtpc, "-upf", lab::UPF_PFCP, "-pool", Lab::UE_POOL];
-        let gateway = Peer::start(Some(lab.core()), &arguments).await?;
+        let gateway = gogtp::start(Some(lab.core()), &arguments).await?;
         let process = gateway.id();
         let mme = lab.ran().enter(Mme::new)??;
         Ok(Site { suffix: ON_UPF, mme, gateway: Gateway::GoGtpOnUpf(gateway), process, lab })

@@ -27,9 +27,9 @@ async fn pair(gateway: &str, client: &str) -> Option<(Peer, Peer, u32)> {
     let network = NEXT.fetch_add(1, Ordering::Relaxed);
     let end = |host, port: u16| format!("{}:{port}", address(network, host));
     let (peer, user) = (end(5, 2123), end(5, 2152));
-    let gateway = Peer::start(None, &[gateway, "-gtpc", &peer, "-gtpu", &user]).await.unwrap();
+    let gateway = gogtp::start(None, &[gateway, "-gtpc", &peer, "-gtpu", &user]).await.unwrap();
     let (own, user) = (end(6, 2123), end(6, 2152));
-    let client = Peer::start(None, &[client, "-gtpc", &own, "-gtpu", &user, "-peer", &peer]).await.unwrap();
+    let client = gogtp::start(None, &[client, "-gtpc", &own, "-gtpu", &user, "-peer", &peer]).await.unwrap();
     Some((gateway, client, network))
 }
 

@@ -80,7 +80,7 @@ const SHARED_TOPS: &[(&str, &[&str])] = &[
     // The server, for tests of what keeps records in it.
     ("postgres", &["controlplane", "epc", "mec", "bench"]),
     // Independent neighbours of the gateway.
-    ("gogtp", &["epc", "tests", "bench"]),
+    ("gogtp", &["epc", "tests", "bench", "apps"]),
     // Its configuration reader is a decoder and needs fuzzing.
     ("cli", &["fuzz"]),
 ];
@@ -260,6 +260,7 @@ mod tests {
         assert!(allowed(("e2e", "tests"), ("testkit", "tests")));
         assert!(allowed(("openflow", "wire"), ("openvswitch", "tests")));
         assert!(allowed(("epc", "epc"), ("gogtp", "tests")));
+        assert!(allowed(("cli", "apps"), ("gogtp", "tests")));
         assert!(allowed(("store", "controlplane"), ("postgres", "tests")));
         assert!(!allowed(("upf", "dataplane"), ("postgres", "tests")));
         assert!(!allowed(("upf", "dataplane"), ("openvswitch", "tests")));

@@ -49,6 +49,11 @@ pub struct Args {
     /// With --move: what switches on N3 and N6.
     #[arg(long, value_enum, default_value_t = moving::Switch::Godwit, requires = "moves")]
     switch: moving::Switch,
+    /// With --move: the gateways in the center and at the edge hosts are this program, started as `PROGRAM spgw -gtpc ADDR:2123 -gtpu ADDR:2152
+    /// -pool POOL -tun gw0`. docs/mec.md says how to build one of go-gtp. UEs get addresses out of the pool of each, which Open vSwitch could
+    /// not translate.
+    #[arg(long, value_name = "PROGRAM", requires = "moves", conflicts_with = "switch")]
+    gateway: Option<PathBuf>,
     /// Keep pcapng captures of N3 at the gNB and at both anchors in this folder.
     #[arg(long, value_name = "DIR", conflicts_with = "moves")]
     pcap: Option<PathBuf>,
@@ -72,7 +77,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     if args.moves {
-        let is_well = runtime.block_on(moving::show(args.json, args.switch))?;
+        let is_well = runtime.block_on(moving::show(args.json, args.switch, args.gateway.as_deref()))?;
         return Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) });
     }
     let checks = runtime.block_on(show(pcap))?;
