@@ -397,15 +397,17 @@ impl World {
             let there = self.lab.edge_oam(&edge::SITES[0], "upf", "/sessions").await.unwrap_or_default();
             let original = self.lab.oam("upf", "GET", "/sessions").await.unwrap_or_default();
             let known = self.lab.controller("GET", "/v1/replication", None).await.unwrap_or_default();
+            let diverted = self.lab.controller("GET", "/v1/diversions", None).await.unwrap_or_default();
             let (there, original, known) = (count(there), count(original), &known["anchors"][0]["ues"]);
-            if there == expected && original == self.ues.len() && *known == self.ues.len() {
+            let diverted = diverted["diversions"].as_array().map(Vec::len).unwrap_or_default();
+            let users = self.ues.len();
+            if there == expected && diverted == expected && original == users && *known == users {
                 return Ok(());
             }
             if time::now() > deadline {
                 return Err(format!(
-                    "{there} sessions at the edge instead of {expected}, {original} at the original UPF, \
-                     and the controller knows {known} of {} users",
-                    self.ues.len()
+                    "{there} sessions at the edge and {diverted} diversions instead of {expected}, {original} sessions at the \
+                     original UPF, and the controller knows {known} of {users} users"
                 ));
             }
             time::sleep(Duration::from_millis(50)).await;
