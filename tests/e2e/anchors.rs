@@ -12,7 +12,7 @@ use serde_json::Value;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Has the kernel count what comes from anchors: by link-layer source, and by the flow's UDP port. At the data network that is uplink,
-/// and in tunnels at the base station downlink.
+/// and in tunnels at the base station downlink, where a PDU Session Container may be before the packet (5G).
 const COME: &str = "table netdev come {
     set up { type ether_addr . inet_service; size 1024; flags dynamic; counter; }
     set down { typeof ether saddr . @th,304,16; size 1024; flags dynamic; counter; }
@@ -21,6 +21,7 @@ const COME: &str = "table netdev come {
         udp dport PORTS update @up { ether saddr . udp dport counter }
         udp dport 2152 @th,128,4 4 @th,304,16 PORTS update @down { ether saddr . @th,304,16 counter }
         udp dport 2152 @th,128,4 6 @th,464,16 PORTS update @down { ether saddr . @th,464,16 counter }
+        udp dport 2152 @th,64,8 0x34 @th,192,4 4 @th,368,16 PORTS update @down { ether saddr . @th,368,16 counter }
     }
 }
 ";

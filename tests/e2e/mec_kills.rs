@@ -4,11 +4,12 @@
 //! them is held, before it is forwarded, in its middle, or after its answer, while the victim is killed and started again. In the end each
 //! UE must be wholly on one anchor, as the kernel counts its packets at both ends, and a further move to the other one must work.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use lab::edge;
+use lab::moves::{Moves, ORIGIN};
 use lab::{Lab, Simulator, SimulatorOptions};
 use net::link::Links;
 use net::netns::NetNs;
@@ -34,7 +35,6 @@ const COMES: Duration = Duration::from_secs(10);
 /// How often a kill is repeated after which packets were lost that should not be.
 const TRIES: usize = 2;
 const HOST: &str = edge::SITES[0].host;
-const ORIGIN: &str = "origin";
 
 /// What is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ enum Victim {
     SwitchN6,
     Orchestrator,
     Agent,
-    /// S/P-GW and UPF at the edge.
+    /// UPF at the edge, in 4G with its S/P-GW.
     NewAnchor,
     /// The original S/P-GW.
     OldGateway,
@@ -56,10 +56,14 @@ enum Victim {
     OldUpf,
     /// With the eNB and the UEs, which are the same process.
     Mme,
+    Smf,
+    /// With the gNB and the UEs: their N2 ends with it, and they begin anew.
+    Amf,
 }
 
 impl Victim {
-    const ALL: [Victim; 10] = [
+    /// What a network of 4G or of 5G has.
+    const OF_4G: &[Victim] = &[
         Victim::Nobody,
         Victim::Controller,
         Victim::SwitchN3,
@@ -71,6 +75,22 @@ impl Victim {
         Victim::OldUpf,
         Victim::Mme,
     ];
+    const OF_5G: &[Victim] = &[
+        Victim::Nobody,
+        Victim::Controller,
+        Victim::SwitchN3,
+        Victim::SwitchN6,
+        Victim::Orchestrator,
+        Victim::Agent,
+        Victim::NewAnchor,
+        Victim::OldUpf,
+        Victim::Smf,
+        Victim::Amf,
+    ];
+
+    fn all(epc: bool) -> &'static [Victim] {
+        if epc { Victim::OF_4G } else { Victim::OF_5G }
+    }
 
     fn name(self) -> &'static str {
         match self {
@@ -84,6 +104,8 @@ impl Victim {
             Victim::OldGateway => "spgw",
             Victim::OldUpf => "upf",
             Victim::Mme => "mme",
+            Victim::Smf => "smf",
+            Victim::Amf => "amf",
         }
     }
 
@@ -176,29 +198,31 @@ impl Drop for World {
     }
 }
 
-fn simulated(more: &[&str]) -> SimulatorOptions {
+fn simulated(epc: bool, more: &[&str]) -> SimulatorOptions {
     // Restarted gateways are noticed soon.
-    let arguments = ["--echo", "0.5"].iter().chain(more).map(|text| (*text).to_owned());
+    let echo: &[&str] = if epc { &["--echo", "0.5"] } else { &[] };
+    let arguments = echo.iter().chain(more).map(|text| (*text).to_owned());
     SimulatorOptions {
         ues: UES,
         session_type: "IPV4".to_owned(),
-        mme: Some(edge::CONTROL.into()),
+        mme: epc.then_some(edge::CONTROL.into()),
         arguments: arguments.collect(),
         ..SimulatorOptions::default()
     }
 }
 
 impl World {
-    async fn start() -> World {
-        World::start_with(&[]).await
+    /// A network of 4G, or of 5G.
+    async fn start(epc: bool) -> World {
+        World::start_with(epc, &[]).await
     }
 
     /// With further arguments of the simulator.
-    async fn start_with(arguments: &[&str]) -> World {
-        let mut options = lab::Options::new(UES).unwrap();
-        (options.edges, options.epc, options.processes) = (1, true, true);
-        options.edit = Box::new(|all| all["spgw"]["timers"] = json!({"pfcp_heartbeat_ms": 500}));
-        let mut lab = Lab::start(options).await.unwrap();
+    async fn start_with(epc: bool, arguments: &[&str]) -> World {
+        let mut options = lab::Options { epc, ..lab::Options::new(UES).unwrap() };
+        let heartbeats_of = if epc { "spgw" } else { "smf" };
+        options.edit = Box::new(move |all| all[heartbeats_of]["timers"] = json!({"pfcp_heartbeat_ms": 500}));
+        let mut lab = Moves::network(options, 1).await.unwrap();
         lab.start_moves().await.unwrap();
         edit(&lab, "orchestrator", |own| {
             own["controller"] = json!(format!("http://{PROXY}"));
@@ -214,7 +238,7 @@ impl World {
         let come = Come::start(&lab, &[lab.core(), lab.namespace_of("edge-upf")]).await;
         let mut world = World { ues: BTreeMap::new(), simulator: None, come, proxy, lab };
         world.controller_has_switches().await;
-        world.simulator = Some(world.lab.simulate(&simulated(arguments)).unwrap());
+        world.simulator = Some(world.lab.simulate(&simulated(epc, arguments)).unwrap());
         until("the anchor at the edge is started", async || {
             world.orchestrator("POST", &format!("/v1/hosts/{HOST}/anchor"), None).await.ok()
         })
@@ -257,9 +281,10 @@ impl World {
     async fn events(&mut self) {
         let Some(simulator) = &mut self.simulator else { return };
         while let Ok(Some(event)) = time::timeout(Duration::from_millis(5), simulator.next()).await {
-            let Some(imsi) = event.text("imsi").map(str::to_owned) else { continue };
+            let Some(imsi) = event.text("imsi").or(event.text("supi")) else { continue };
+            let imsi = imsi.trim_start_matches("imsi-").to_owned();
             match event.kind() {
-                "attached" => {
+                "attached" | "session" => {
                     let address = event.text("ipv4").unwrap().parse().unwrap();
                     let Ok(space) = event.namespace() else { continue };
                     // Their sockets have the same ports.
@@ -273,7 +298,7 @@ impl World {
                     let down = Stream::start(&server, &user, (address, ue_port).into());
                     self.ues.insert(imsi, Ue { address, space, ports: [dn_port, ue_port], up, down });
                 }
-                "gateway_restarted" | "detached" => _ = self.ues.remove(&imsi),
+                "gateway_restarted" | "detached" | "released" | "deregistered" => _ = self.ues.remove(&imsi),
                 _ => {}
             }
         }
@@ -284,9 +309,12 @@ impl World {
             Victim::Nobody => {}
             Victim::Agent => kill_at(self.lab.folder(), HOST, "agent"),
             Victim::NewAnchor => kill_at(self.lab.folder(), HOST, "anchor"),
-            Victim::Mme => {
+            Victim::Mme | Victim::Amf => {
                 self.ues.clear();
                 self.simulator.take().unwrap().kill().await.unwrap();
+                if victim == Victim::Amf {
+                    self.lab.kill(victim.name()).await.unwrap();
+                }
             }
             _ => self.lab.kill(victim.name()).await.unwrap(),
         }
@@ -298,9 +326,15 @@ impl World {
             Victim::Nobody | Victim::Agent | Victim::NewAnchor => {}
             Victim::Mme => {
                 // The controller takes who attaches before an Echo has told it of the restart for lost. So each UE attaches twice.
-                self.simulator = Some(self.lab.simulate(&simulated(&["--cycles", "2"])).unwrap());
+                self.simulator = Some(self.lab.simulate(&simulated(true, &["--cycles", "2"])).unwrap());
             }
-            Victim::OldGateway | Victim::OldUpf => self.lab.restart(victim.name()).await.unwrap(),
+            Victim::Amf => {
+                self.lab.restart(victim.name()).await.unwrap();
+                self.simulator = Some(self.lab.simulate(&simulated(false, &[])).unwrap());
+            }
+            Victim::OldGateway | Victim::OldUpf | Victim::Smf => {
+                self.lab.restart(victim.name()).await.unwrap()
+            }
             _ => self.lab.restart_part(victim.name()).unwrap(),
         }
     }
@@ -318,9 +352,13 @@ impl World {
         .await;
     }
 
-    /// All UEs by their identities: addresses are others after an attach.
+    /// How controller and orchestrator name a UE. In 4G that is its identity, as addresses are others after an attach. N4 does not say it.
+    fn name(&self, imsi: &str) -> String {
+        if self.lab.is_epc() { format!("imsi-{imsi}") } else { self.ues[imsi].address.to_string() }
+    }
+
     fn all(&self) -> Vec<String> {
-        self.ues.keys().map(|imsi| format!("imsi-{imsi}")).collect()
+        self.ues.keys().map(|imsi| self.name(imsi)).collect()
     }
 
     /// Moves all UEs; the calls.
@@ -349,18 +387,28 @@ impl World {
         Ok(steps)
     }
 
-    /// State is at the edge where users are there, and nowhere else.
+    /// State is at the edge where users are there, and nowhere else. Nothing of ended sessions is left at the original UPF and at the
+    /// controller.
     async fn is_clean(&self, at: &str) -> Result<(), String> {
         let expected = if at == HOST { UES as usize } else { 0 };
         let deadline = time::now() + Duration::from_secs(10);
+        let count = |all: Value| all.as_array().map(Vec::len).unwrap_or_default();
         loop {
-            let there = self.lab.edge_oam(&edge::SITES[0], "upf", "/sessions").await.ok();
-            let there = there.and_then(|all| all.as_array().map(Vec::len)).unwrap_or_default();
-            if there == expected {
+            let there = self.lab.edge_oam(&edge::SITES[0], "upf", "/sessions").await.unwrap_or_default();
+            let original = self.lab.oam("upf", "GET", "/sessions").await.unwrap_or_default();
+            let known = self.lab.controller("GET", "/v1/replication", None).await.unwrap_or_default();
+            let diverted = self.lab.controller("GET", "/v1/diversions", None).await.unwrap_or_default();
+            let (there, original, known) = (count(there), count(original), &known["anchors"][0]["ues"]);
+            let diverted = diverted["diversions"].as_array().map(Vec::len).unwrap_or_default();
+            let users = self.ues.len();
+            if there == expected && diverted == expected && original == users && *known == users {
                 return Ok(());
             }
             if time::now() > deadline {
-                return Err(format!("{there} sessions at the edge instead of {expected}"));
+                return Err(format!(
+                    "{there} sessions at the edge and {diverted} diversions instead of {expected}, {original} sessions at the \
+                     original UPF, and the controller knows {known} of {users} users"
+                ));
             }
             time::sleep(Duration::from_millis(50)).await;
         }
@@ -405,15 +453,14 @@ impl World {
             return Err(format!("a move has not ended: {one}"));
         }
         let known = self.orchestrator("GET", "/v1/ues", None).await?;
-        let known: BTreeMap<String, bool> = known["ues"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(|ue| (ue["id"].as_str().unwrap_or_default().replace("imsi-", ""), ue["on"] == HOST))
-            .collect();
+        let mut at_host = BTreeSet::new();
+        for ue in known["ues"].as_array().into_iter().flatten().filter(|ue| ue["on"] == HOST) {
+            let addresses = ue["addresses"].as_array().into_iter().flatten();
+            at_host.extend(addresses.chain([&ue["id"]]).filter_map(|name| Some(name.as_str()?.to_owned())));
+        }
         let ways = self.ways().await;
         for (imsi, way) in &ways {
-            let is_new = known.get(*imsi).copied().unwrap_or_default();
+            let is_new = at_host.contains(&self.name(imsi));
             if !matches!((way, is_new), (Way::Old, false) | (Way::New, true)) {
                 return Err(format!(
                     "{imsi}: {way:?}, and for the orchestrator it is {}",
@@ -517,6 +564,7 @@ impl World {
         let mut said = String::new();
         for (what, state) in [
             ("old gateway", self.lab.oam("spgw", "GET", "/sessions").await.ok()),
+            ("SMF", self.lab.oam("smf", "GET", "/sessions").await.ok()),
             ("old UPF", self.lab.oam("upf", "GET", "/sessions").await.ok()),
             ("new UPF", self.lab.edge_oam(&edge::SITES[0], "upf", "/sessions").await.ok()),
             ("sessions", self.lab.controller("GET", "/v1/replication/central/ues", None).await.ok()),
@@ -544,6 +592,8 @@ impl World {
             "run-orchestrator/edge-host-anchor",
             "run-orchestrator/edge-host-agent",
             "spgw",
+            "smf",
+            "amf",
             "upf",
             "ran",
         ];
@@ -569,8 +619,8 @@ type Cell = (usize, usize, usize);
 const PHASES: [&str; 3] = ["before", "during", "after"];
 
 /// Fills cells of the table, and writes it down. Cells that are not as they should be are named.
-async fn table(name: &str, cells: impl Fn(usize) -> Vec<Cell>) {
-    let mut world = World::start().await;
+async fn table(epc: bool, name: &str, cells: impl Fn(&[Step]) -> Vec<Cell>) {
+    let mut world = World::start(epc).await;
     let (mut steps, mut before) = (Vec::new(), Vec::new());
     // Neighbours and translations are known after the first one. What only one of them has are calls of a look that came between.
     for round in 0..2 {
@@ -591,8 +641,8 @@ async fn table(name: &str, cells: impl Fn(usize) -> Vec<Cell>) {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (mut found, mut bad) = (BTreeMap::new(), Vec::new());
     let only = std::env::var("KILLS").unwrap_or_default();
-    for (step, phase, victim) in cells(steps.len()) {
-        let victim_is = Victim::ALL[victim];
+    for (step, phase, victim) in cells(&steps) {
+        let victim_is = Victim::all(epc)[victim];
         let of = &steps[step];
         let place = [Phase::Before, Phase::During(of.took / 2), Phase::After][phase];
         let title = format!(
@@ -640,7 +690,7 @@ async fn table(name: &str, cells: impl Fn(usize) -> Vec<Cell>) {
         eprintln!("{title}: {text} (gap from {gap} ms; all in {} ms)", (time::now() - start).as_millis());
         if !is_well || after.is_some() {
             let file = folder.join(format!(
-                "kills-{step}-{}-{}.log",
+                "{name}-{step}-{}-{}.log",
                 PHASES[phase],
                 victim_is.name().replace(' ', "-")
             ));
@@ -648,7 +698,7 @@ async fn table(name: &str, cells: impl Fn(usize) -> Vec<Cell>) {
             bad.push(format!("{title}: {text} (see {})", file.display()));
             if outcome.is_err() || after.is_some() {
                 drop(world);
-                world = World::start().await;
+                world = World::start(epc).await;
             }
         }
         found.insert(
@@ -656,7 +706,7 @@ async fn table(name: &str, cells: impl Fn(usize) -> Vec<Cell>) {
             if is_well && after.is_none() { text } else { format!("**{text}**") },
         );
     }
-    let markdown = markdown(&steps, &found);
+    let markdown = markdown(epc, &steps, &found);
     let file = folder.join(format!("{name}.md"));
     std::fs::write(&file, &markdown).unwrap();
     eprintln!(
@@ -669,16 +719,17 @@ async fn table(name: &str, cells: impl Fn(usize) -> Vec<Cell>) {
     assert!(bad.is_empty(), "{} cells are not as they should be:\n{}", bad.len(), bad.join("\n"));
 }
 
-fn markdown(steps: &[Step], found: &BTreeMap<Cell, String>) -> String {
+fn markdown(epc: bool, steps: &[Step], found: &BTreeMap<Cell, String>) -> String {
+    let victims = Victim::all(epc);
     let mut text = "| move | step | |".to_owned();
-    Victim::ALL.iter().for_each(|victim| _ = write!(text, " {} |", victim.name()));
+    victims.iter().for_each(|victim| _ = write!(text, " {} |", victim.name()));
     text.push_str("\n|---|---|---|");
-    text.push_str(&"---|".repeat(Victim::ALL.len()));
+    text.push_str(&"---|".repeat(victims.len()));
     for (at, step) in steps.iter().enumerate() {
         for (phase, name) in PHASES.iter().enumerate() {
             let nth = if step.nth > 1 { format!(" ({})", step.nth) } else { String::new() };
             let _ = write!(text, "\n| {} | `{}`{nth} | {name} |", step.to, step.name);
-            for victim in 0..Victim::ALL.len() {
+            for victim in 0..victims.len() {
                 let _ = write!(text, " {} |", found.get(&(at, phase, victim)).map_or("", |text| text));
             }
         }
@@ -690,32 +741,60 @@ fn markdown(steps: &[Step], found: &BTreeMap<Cell, String>) -> String {
 /// EV-10: each step and each victim, but not each pair of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_part_may_be_killed_at_any_step_of_a_move() {
-    let victims = Victim::ALL.len();
-    let of = |steps: usize| {
-        (0..steps * 3).map(|row| (row / 3, row % 3, (row + row / victims) % victims)).collect()
+    let victims = Victim::OF_4G.len();
+    let of = |steps: &[Step]| {
+        (0..steps.len() * 3).map(|row| (row / 3, row % 3, (row + row / victims) % victims)).collect()
     };
-    table("kills-sample", of).await;
+    table(true, "kills-sample", of).await;
+}
+
+/// EV-10 over N4: the SMF forgets all sessions while they are being copied, when they have been diverted, and on their way back.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_smf_may_be_killed_at_any_step_of_a_move() {
+    let smf = Victim::OF_5G.iter().position(|victim| *victim == Victim::Smf).unwrap();
+    let of = |steps: &[Step]| {
+        let step = |to: &str, call: &str| {
+            let at = steps.iter().position(|step| step.to == to && step.name.starts_with(call));
+            at.unwrap_or_else(|| panic!("no {call} in {steps:?}"))
+        };
+        vec![
+            (step(HOST, "POST /v1/replicas"), 1, smf),
+            (step(HOST, "POST /v1/diversions"), 2, smf),
+            (step(ORIGIN, "POST /v1/diversions"), 0, smf),
+        ]
+    };
+    table(false, "kills-smf", of).await;
+}
+
+/// All pairs, as often as `KILLS_TIMES` says.
+fn all_cells(epc: bool, steps: usize) -> Vec<Cell> {
+    let times: usize = std::env::var("KILLS_TIMES").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let rows = (0..steps).flat_map(|step| (0..3).map(move |phase| (step, phase)));
+    let victims = 0..Victim::all(epc).len();
+    rows.flat_map(|(step, phase)| {
+        victims.clone().flat_map(move |victim| std::iter::repeat_n((step, phase, victim), times))
+    })
+    .collect()
 }
 
 /// EV-10: all of them.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes ten minutes and more"]
 async fn all_parts_are_killed_at_all_steps_of_a_move() {
-    let all = |steps: usize| {
-        let times: usize = std::env::var("KILLS_TIMES").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
-        let rows = (0..steps).flat_map(|step| (0..3).map(move |phase| (step, phase)));
-        rows.flat_map(|(step, phase)| {
-            (0..Victim::ALL.len()).flat_map(move |victim| std::iter::repeat_n((step, phase, victim), times))
-        })
-        .collect()
-    };
-    table("kills", all).await;
+    table(true, "kills", |steps| all_cells(true, steps.len())).await;
+}
+
+/// The same in 5G.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes ten minutes and more"]
+async fn all_parts_are_killed_at_all_steps_of_a_move_of_5g() {
+    table(false, "kills-5g", |steps| all_cells(false, steps.len())).await;
 }
 
 /// Two moves of one UE at once, a detach in the middle of a move, and a path between switch and target that is broken.
 #[tokio::test(flavor = "multi_thread")]
 async fn moves_that_something_comes_between_end_well() {
-    let mut world = World::start().await;
+    let mut world = World::start(true).await;
     world.moved(HOST).await.unwrap();
     world.moved(ORIGIN).await.unwrap();
     let (moves, all) = (edge::MOVES.parse().unwrap(), world.all());
@@ -752,7 +831,7 @@ async fn moves_that_something_comes_between_end_well() {
         left["diversions"].as_array()?.is_empty().then_some(())
     })
     .await;
-    world.simulator = Some(world.lab.simulate(&simulated(&["--cycles", "2"])).unwrap());
+    world.simulator = Some(world.lab.simulate(&simulated(true, &["--cycles", "2"])).unwrap());
     assert_eq!(world.settled(RECOVERY).await.as_deref(), Ok("old"));
     world.moved(HOST).await.unwrap();
 
@@ -777,7 +856,7 @@ async fn moves_that_something_comes_between_end_well() {
 /// An idle UE is moved: it is paged by its original anchor, nothing that waited for it is lost, and it is diverted when it is active.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_ue_is_paged_and_then_diverted() {
-    let mut world = World::start_with(&["--inactivity", "0.3"]).await;
+    let mut world = World::start_with(true, &["--inactivity", "0.3"]).await;
     let all = world.all();
     let places: Vec<_> =
         std::mem::take(&mut world.ues).into_values().map(|ue| (ue.address, ue.space)).collect();

@@ -302,7 +302,8 @@ fn is_of(diversions: &[Value], user: &User) -> bool {
     diversions.iter().all(|one| one["ue"].as_str().is_none_or(is_known))
 }
 
-/// Has users on their original anchors until they are diverted anew.
+/// Has users on their original anchors until they are diverted anew. Packets do not wait for those before them: a host that has lost the
+/// users' state passes no token on, so they would wait as long as they may.
 async fn back_for_now(core: &Core, host: &Host, users: &[User]) -> Result<(), CallFailed> {
     let is_there = |user: &&User| user.on.as_ref() == Some(&host.name);
     let mut there: Vec<User> = users.iter().filter(is_there).cloned().collect();
@@ -311,7 +312,7 @@ async fn back_for_now(core: &Core, host: &Host, users: &[User]) -> Result<(), Ca
     }
     let ids: Vec<String> =
         there.iter().flat_map(|user| diversion_ids(&user.origin, &user.addresses)).collect();
-    core.controller.undivert(&ids, Order::Keep).await?;
+    core.controller.undivert(&ids, Order::None).await?;
     there.iter_mut().for_each(|user| user.waits_for = user.on.take());
     put(core, there).await;
     Ok(())

@@ -92,6 +92,10 @@ const TEMPLATE: u64 = 1 << 32;
 const RECORD: u64 = 2 << 32;
 const COPIES: u64 = 3 << 32;
 const LEDGER: u64 = 4 << 32;
+/// When control planes have started, by their numbers, and the anchor.
+const START: u64 = 5 << 32;
+/// The number of the anchor there.
+const ANCHOR: u64 = 256;
 
 /// Reads a space, record by record, up to one that is refused.
 async fn each<E>(
@@ -121,7 +125,7 @@ pub(crate) async fn load(
 ) -> Result<Kept, KeepError> {
     let space = space(anchor, protocol);
     let (mut peers, mut copies): (Vec<(u64, IpAddr)>, Vec<KeptCopy>) = Default::default();
-    let mut ledgers = Vec::new();
+    let (mut ledgers, mut starts) = (Vec::new(), Vec::new());
     let mut table = Table::bounded(most);
     // By their keys, templates come before the records that use them.
     let read = each(records, &space, |key, octets| -> Result<(), RestoreError> {
@@ -137,6 +141,11 @@ pub(crate) async fn load(
             RECORD => table.restore(&Change::Record(number, octets))?,
             COPIES => copies.extend(read_copies(number, &octets)?),
             LEDGER => ledgers.push((number, Ledger::read(&octets)?)),
+            START => {
+                let is_anchor = u64::from(number) == ANCHOR;
+                let peer = if is_anchor { None } else { Some(u8::try_from(number).map_err(|_| Misfit)?) };
+                starts.push((peer, u32::from_be_bytes(octets.try_into().map_err(|_| Misfit)?)));
+            }
             _ => return Err(Misfit.into()),
         }
         Ok(())
@@ -149,7 +158,7 @@ pub(crate) async fn load(
     table.restored();
     peers.sort_unstable();
     let is_gapless = (0..).zip(&peers).all(|(number, (key, _))| *key == number);
-    let peers = Peers::restored(peers.into_iter().map(|(_, address)| address).collect());
+    let peers = Peers::restored(peers.into_iter().map(|(_, address)| address).collect(), &starts);
     match peers {
         Ok(peers) if is_gapless => Ok(Kept { table, peers, copies, ledgers }),
         _ => Err(KeepError::Damaged { space }),
@@ -159,6 +168,15 @@ pub(crate) async fn load(
 /// A control plane's number.
 pub(crate) fn peer((number, address): (u8, IpAddr)) -> Write {
     Write::Put { key: PEER + u64::from(number), octets: address.to_string().into_bytes() }
+}
+
+/// When a control plane has started, or the anchor, as it says.
+pub(crate) fn start((peer, start): (Option<u8>, Option<u32>)) -> Write {
+    let key = START + peer.map_or(ANCHOR, u64::from);
+    match start {
+        Some(start) => Write::Put { key, octets: start.to_be_bytes().to_vec() },
+        None => Write::Remove { key },
+    }
 }
 
 /// A change of a table.

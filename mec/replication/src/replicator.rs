@@ -613,6 +613,7 @@ impl Replicator {
             let mut writes = Vec::new();
             of_tracker!(&mut original.tracker, tracker => {
                 writes.extend(tracker.peers.take_changes().into_iter().map(keep::peer));
+                writes.extend(tracker.peers.take_starts().into_iter().map(keep::start));
                 writes.extend(tracker.table_mut().take_changes().into_iter().map(keep::change));
             });
             let mut changed = changed_copies.remove(address).unwrap_or_default();

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::net::IpAddr;
 
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 use telemetry::counters::Counter;
 
@@ -193,17 +193,40 @@ pub struct Peers {
     changed: BTreeSet<u8>,
     /// Restart counters or recovery time stamps; `None`: of the anchor.
     starts: HashMap<Option<IpAddr>, u32>,
+    /// The same as an earlier program has kept them, of those who have not said it since.
+    kept_starts: HashMap<Option<IpAddr>, u32>,
+    /// Whose starts are others since they were taken last: numbers, or `None`.
+    changed_starts: BTreeSet<Option<u8>>,
+}
+
+/// When an end has restarted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Restart {
+    /// Between two of its messages.
+    Now,
+    /// While nobody followed it: before all that was captured since.
+    WhileAway,
 }
 
 impl Peers {
-    /// Those that were kept, in the order of their numbers.
+    /// Those that were kept, in the order of their numbers, and what they have said of their starts.
     ///
     /// # Errors
-    /// They are too many, or one is there twice.
-    pub fn restored(addresses: Vec<IpAddr>) -> Result<Peers, Misfit> {
+    /// They are too many, or one is there twice, or a start is of none of them.
+    pub fn restored(addresses: Vec<IpAddr>, starts: &[(Option<u8>, u32)]) -> Result<Peers, Misfit> {
         let different: BTreeSet<&IpAddr> = addresses.iter().collect();
-        let fits = different.len() == addresses.len() && addresses.len() <= MAX_PEERS;
-        if fits { Ok(Peers { addresses, ..Peers::default() }) } else { Err(Misfit) }
+        if different.len() < addresses.len() || addresses.len() > MAX_PEERS {
+            return Err(Misfit);
+        }
+        let mut peers = Peers { addresses, ..Peers::default() };
+        for (number, start) in starts {
+            let end = match number {
+                Some(number) => Some(peers.address(*number).ok_or(Misfit)?),
+                None => None,
+            };
+            peers.kept_starts.insert(end, *start);
+        }
+        Ok(peers)
     }
 
     /// The number of a control plane. When all are given, it is that of one whose last session has gone, which is forgotten.
@@ -221,9 +244,11 @@ impl Peers {
             let number = (0..=u8::MAX).find(|number| !has_sessions(*number)).ok_or(Misfit)?;
             let former = std::mem::replace(&mut self.addresses[usize::from(number)], address);
             self.starts.remove(&Some(former));
+            self.kept_starts.remove(&Some(former));
             number
         };
         self.changed.insert(number);
+        self.changed_starts.insert(Some(number));
         Ok(number)
     }
 
@@ -231,6 +256,19 @@ impl Peers {
     pub(crate) fn take_changes(&mut self) -> Vec<(u8, IpAddr)> {
         let changed = std::mem::take(&mut self.changed);
         changed.into_iter().filter_map(|number| Some((number, self.address(number)?))).collect()
+    }
+
+    /// Starts that are others since the last time; with the control plane's number, or `None` for the anchor.
+    pub(crate) fn take_starts(&mut self) -> Vec<(Option<u8>, Option<u32>)> {
+        let changed = std::mem::take(&mut self.changed_starts);
+        let start = |number: Option<u8>| {
+            let end = match number {
+                Some(number) => Some(self.address(number)?),
+                None => None,
+            };
+            self.starts.get(&end).or_else(|| self.kept_starts.get(&end)).copied()
+        };
+        changed.into_iter().map(|number| (number, start(number))).collect()
     }
 
     /// The number of a control plane that is known.
@@ -248,13 +286,32 @@ impl Peers {
         &self.addresses
     }
 
+    /// Whether it is known when a control plane has started.
+    pub(crate) fn knows_start(&self, address: IpAddr) -> bool {
+        let end = Some(address);
+        self.starts.contains_key(&end) || self.kept_starts.contains_key(&end)
+    }
+
     /// Notes when an end, the anchor if it is `None`, says it has started; whether it says so differently than before.
-    pub(crate) fn has_restarted(&mut self, end: Option<IpAddr>, start: u32) -> bool {
+    pub(crate) fn restart(&mut self, end: Option<IpAddr>, start: u32) -> Option<Restart> {
         if self.starts.len() >= MAX_STARTS {
             let known = &self.addresses;
             self.starts.retain(|end, _| end.is_none_or(|end| known.contains(&end)));
         }
-        self.starts.insert(end, start).is_some_and(|before| before != start)
+        let (before, kept) = (self.starts.insert(end, start), self.kept_starts.remove(&end));
+        if before != Some(start) {
+            match end.map(|address| self.find(address)) {
+                None => _ = self.changed_starts.insert(None),
+                Some(Some(number)) => _ = self.changed_starts.insert(Some(number)),
+                // It gets a number with its first session.
+                Some(None) => {}
+            }
+        }
+        match (before, kept) {
+            (Some(before), _) if before != start => Some(Restart::Now),
+            (None, Some(kept)) if kept != start => Some(Restart::WhileAway),
+            _ => None,
+        }
     }
 }
 
@@ -273,6 +330,8 @@ pub struct Tracker<K> {
     pub(crate) table: Table,
     pub(crate) peers: Peers,
     pub(crate) pending: Pending,
+    /// Sessions that an earlier program has followed.
+    of_earlier: HashSet<u32>,
     /// Most sessions.
     pub(crate) most: usize,
     pub(crate) own: K,
@@ -281,13 +340,14 @@ pub struct Tracker<K> {
 impl<K: Knowledge> Tracker<K> {
     /// No sessions yet, and never more than `most`.
     pub fn new(anchor: IpAddr, most: usize) -> Tracker<K> {
-        let (table, peers, pending, own) = Default::default();
-        Tracker { anchor, table, peers, pending, most, own }
+        let (table, peers, pending, of_earlier, own) = Default::default();
+        Tracker { anchor, table, peers, pending, of_earlier, most, own }
     }
 
     /// With what was kept.
     pub fn restored(anchor: IpAddr, most: usize, table: Table, peers: Peers) -> Tracker<K> {
-        Tracker { table, peers, own: K::restored(), ..Tracker::new(anchor, most) }
+        let of_earlier = table.numbers().collect();
+        Tracker { table, peers, of_earlier, own: K::restored(), ..Tracker::new(anchor, most) }
     }
 
     /// The records.
@@ -321,7 +381,14 @@ impl<K: Knowledge> Tracker<K> {
     /// A session is gone.
     pub(crate) fn ended(&mut self, number: u32, effects: &mut Vec<Effect>) {
         self.table.remove(number);
+        self.of_earlier.remove(&number);
         effects.push(Effect::Ended(number));
+    }
+
+    /// A session has begun, maybe at a number that another one has had.
+    pub(crate) fn began(&mut self, number: u32, asked: &[u8]) -> Effect {
+        self.of_earlier.remove(&number);
+        Effect::Began { number, request: asked.to_vec() }
     }
 
     /// Saves a session, which is incomplete from now on if it has become too much for a record.
@@ -344,11 +411,21 @@ impl<K: Knowledge> Tracker<K> {
         }
     }
 
-    /// An end has restarted: its sessions are gone (TS 23.007 §14, TS 23.527 §4). Of one control plane, or of the anchor, which has all.
-    pub(crate) fn lost(&mut self, control: Option<IpAddr>, effects: &mut Vec<Effect>) {
-        let peer = control.map(|control| self.peers.find(control));
+    /// An end says when it has started: a control plane, or `None` for the anchor. If it has restarted, its sessions are gone (TS 23.007
+    /// §14, TS 23.527 §4): the control plane's, or those of all. What has begun since a restart that nobody followed is not gone.
+    pub(crate) fn started(&mut self, end: Option<IpAddr>, start: u32, effects: &mut Vec<Effect>) {
+        if let Some(restart) = self.peers.restart(end, start) {
+            self.lost(end, restart, effects);
+        }
+    }
+
+    /// Sessions are gone: a control plane's, or all.
+    pub(crate) fn lost(&mut self, end: Option<IpAddr>, restart: Restart, effects: &mut Vec<Effect>) {
+        let peer = end.map(|control| self.peers.find(control));
         let is_of = |number: &u32| {
-            peer.is_none_or(|peer| self.table.view(*number).and_then(|view| view.peer()) == peer)
+            let is_earlier = restart == Restart::Now || self.of_earlier.contains(number);
+            is_earlier
+                && peer.is_none_or(|peer| self.table.view(*number).and_then(|view| view.peer()) == peer)
         };
         let numbers: Vec<u32> = self.table.numbers().filter(is_of).collect();
         numbers.into_iter().for_each(|number| self.ended(number, effects));
@@ -376,16 +453,17 @@ mod tests {
             assert_eq!(peers.number(address(at), |_| false), Ok(at as u8));
         }
         assert_eq!(peers.take_changes().len(), 256);
-        assert!(!peers.has_restarted(Some(address(7)), 1));
+        assert_eq!(peers.restart(Some(address(7)), 1), None);
         assert_eq!(peers.number(address(256), |_| true), Err(Misfit));
         assert_eq!(peers.number(address(256), |number| number != 7), Ok(7));
         assert_eq!((peers.find(address(7)), peers.find(address(256))), (None, Some(7)));
         assert_eq!(peers.take_changes(), [(7, address(256))]);
-        assert!(!peers.has_restarted(Some(address(7)), 2), "what it has said before is forgotten");
-        let kept = Peers::restored(peers.addresses().to_vec()).unwrap();
+        assert_eq!(peers.restart(Some(address(7)), 2), None, "what it has said before is forgotten");
+        let kept = Peers::restored(peers.addresses().to_vec(), &[]).unwrap();
         assert_eq!(kept.find(address(256)), Some(7));
-        assert!(Peers::restored(vec![address(1); 2]).is_err());
-        assert!(Peers::restored((0..257).map(address).collect()).is_err());
+        assert!(Peers::restored(vec![address(1); 2], &[]).is_err());
+        assert!(Peers::restored(vec![address(1)], &[(Some(1), 5)]).is_err());
+        assert!(Peers::restored((0..257).map(address).collect(), &[]).is_err());
     }
 
     #[test]
@@ -393,14 +471,14 @@ mod tests {
         let mut peers = Peers::default();
         peers.number(address(1), |_| false).unwrap();
         for end in [None, Some(address(1))] {
-            assert!(!peers.has_restarted(end, 5));
+            assert_eq!(peers.restart(end, 5), None);
         }
         for at in 2..10_000 {
-            assert!(!peers.has_restarted(Some(address(at)), 5));
+            assert_eq!(peers.restart(Some(address(at)), 5), None);
             assert!(peers.starts.len() <= MAX_STARTS);
         }
         for end in [None, Some(address(1))] {
-            assert!(peers.has_restarted(end, 6), "those that matter are remembered");
+            assert_eq!(peers.restart(end, 6), Some(Restart::Now), "those that matter are remembered");
         }
     }
 }

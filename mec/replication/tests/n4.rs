@@ -250,6 +250,12 @@ impl World {
         (Message::decode(&answer).unwrap().1, effects)
     }
 
+    fn see(&mut self, by_control: bool, message: impl Into<Message>, sequence: u32) {
+        let octets = encode(message, 0, sequence);
+        let datagram = Datagram { control: SMF.into(), by_control, octets: &octets };
+        self.tracker.observe(self.now, datagram, &mut Vec::new());
+    }
+
     /// A session with its gNB; the UPF's SEID.
     fn session(&mut self, number: u32) -> u64 {
         let (Message::SessionEstablishmentResponse(answer), effects) = self.ask(0, establishment(number))
@@ -414,6 +420,40 @@ fn lost_requests_make_a_record_incomplete() {
     assert_eq!(see(&mut world, true, &encode(heartbeat, 0, 703)), [Effect::Ended(2)]);
     let incomplete = |number| world.tracker.session(number).map(|session| session.incomplete);
     assert_eq!([0, 1, 2].map(incomplete), [Some(false), Some(true), None]);
+}
+
+/// STO-3: an SMF makes its association anew, and nobody has heard yet when it had started before. The UPF says whether it has retained
+/// the sessions.
+#[test]
+fn an_association_that_is_made_anew_takes_sessions_away_unless_they_are_retained() {
+    for (is_retained, left) in [(true, 3), (false, 0)] {
+        let mut world = World::new();
+        (1..=3).for_each(|number| _ = world.session(number));
+        let recovery_time_stamp = NtpSeconds(20);
+        let node_id = || NodeId::Ipv4(SMF);
+        let request =
+            AssociationSetupRequest { node_id: node_id(), recovery_time_stamp, ..Default::default() };
+        world.see(true, request, 900);
+        // The UPF asks the SMF itself before it believes that.
+        world.see(false, HeartbeatRequest { recovery_time_stamp: NtpSeconds(7) }, 50);
+        world.see(true, HeartbeatResponse { recovery_time_stamp }, 50);
+        assert_eq!(world.tracker.table().len(), 3, "not before the UPF has accepted it");
+        let answer = AssociationSetupResponse {
+            node_id: NodeId::Ipv4(UPF),
+            cause: Cause::ACCEPTED,
+            recovery_time_stamp: NtpSeconds(7),
+            flags: is_retained.then_some(AsRspFlags::PSREI),
+            ..Default::default()
+        };
+        world.see(false, answer, 900);
+        assert_eq!(world.tracker.table().len(), left);
+        // From now on it is known when it has started.
+        (4..=5).for_each(|number| _ = world.session(number));
+        let request =
+            AssociationSetupRequest { node_id: node_id(), recovery_time_stamp, ..Default::default() };
+        world.ask(0, request);
+        assert_eq!(world.tracker.table().len(), left + 2);
+    }
 }
 
 /// A clone that restarts has lost its copies: they are reported as gone, and the association is made again before anything else is asked.

@@ -13,6 +13,7 @@ use anchors::{Model, Spgw, Upf};
 use gtpv2c::message as gtp;
 use net::time::{self, Duration};
 use net::udp::UdpSocket;
+use pfcp::message::{HeartbeatRequest, HeartbeatResponse};
 use proptest::prelude::*;
 use replication::agent::{self, Agent};
 use replication::keep::{self, KeepError};
@@ -365,6 +366,41 @@ async fn more_smfs_than_numbers_come_and_go() {
     // It names its session as before, so that is the same one.
     world.attach(1);
     assert_eq!(world.listed().len(), 1);
+}
+
+/// STO-3, CAP-9: an SMF restarts while the controller is away. What it had before is gone when it says so, with its copies, and what has begun
+/// since is not.
+#[tokio::test]
+async fn an_smf_that_restarts_while_nobody_follows_it_is_noticed() {
+    let mut world: World<Upf> = World::start(Config::default()).await;
+    let mut sequence = 500;
+    let mut heartbeat = |world: &World<Upf>, started: u32| {
+        sequence += 1;
+        let of = |started| pfcp::NtpSeconds(started);
+        world.observe(
+            false,
+            &anchors::pfcp_octets(HeartbeatRequest { recovery_time_stamp: of(1) }, 0, sequence),
+        );
+        world.observe(
+            true,
+            &anchors::pfcp_octets(HeartbeatResponse { recovery_time_stamp: of(started) }, 0, sequence),
+        );
+    };
+    (1..=3).for_each(|ue| world.attach(ue));
+    heartbeat(&world, 4);
+    assert_eq!(world.copy(Scheme::Selective).await.unwrap().done.len(), 3);
+    world.restart().await;
+    assert_eq!(world.listed().len(), 3);
+    world.attach(4);
+    heartbeat(&world, 5);
+    assert_eq!(world.listed().len(), 1, "the one that it has made since");
+    world.until_clone_has(&BTreeMap::new()).await;
+    world.restart().await;
+    heartbeat(&world, 5);
+    assert_eq!(world.listed().len(), 1);
+    world.attach(5);
+    heartbeat(&world, 6);
+    assert_eq!(world.listed(), [], "it has restarted between two heartbeats");
 }
 
 /// CAP-5: packets for an idle user come to its clone, which asks the MME to page it. The MME hears its original, the acknowledgement goes to the

@@ -97,7 +97,7 @@ pub enum Event {
     Service {
         /// The UE.
         supi: Supi,
-        /// `paging`, `uplink_data`, `connection_lost`, `periodic_update` or `mobility_update`.
+        /// `paging`, `uplink_data`, `connection_lost`, `periodic_update`, `mobility_update` or `registration_requested`.
         reason: &'static str,
         /// From the UE's request until the network has accepted it and the requested radio resources
         /// are set up, milliseconds.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use nas::{PsiSet, ServiceType};
 use net::time::Instant;
 use ngap::cause::RadioNetwork;
 use tokio::sync::{Semaphore, watch};
@@ -320,7 +321,9 @@ impl Simulation {
         };
         let served = async {
             loop {
-                if ue.connected() {
+                if ue.registered() && ue.has_lost_default_session() {
+                    self.session_again(ue).await;
+                } else if ue.connected() {
                     self.serve(ue).await;
                 } else if ue.registered() {
                     let why = ue.idle().await;
@@ -341,7 +344,7 @@ impl Simulation {
     /// or NAS message the UE's gNB asks for the release of the connection.
     async fn serve(&self, ue: &mut Ue) {
         let (mut active, mut asked) = (ue.activity(), false);
-        while ue.connected() {
+        while ue.connected() && !ue.has_lost_default_session() {
             let event = match self.config.inactivity {
                 None => ue.serve().await.map(Some),
                 Some(inactivity) => ue.serve_until(net::time::now() + inactivity).await,
@@ -361,6 +364,21 @@ impl Simulation {
                 Ok(Some(event)) => self.report_network_event(ue, event),
                 Err(failure) => self.report_failure(ue, "connection", &failure),
             }
+        }
+    }
+
+    /// Sets up the session of the configuration again, which the network has ended: programs of the UE still want it.
+    async fn session_again(&self, ue: &mut Ue) {
+        let mut outcome = Ok(());
+        if !ue.connected() {
+            outcome = ue.service_request(ServiceType::Signalling, PsiSet::default()).await.map(drop);
+        }
+        if outcome.is_ok() {
+            outcome = self.session(ue).await;
+        }
+        if let Err(failure) = outcome {
+            self.report_failure(ue, "pdu_session_establishment", &failure);
+            net::time::sleep(RETRY_WAIT).await;
         }
     }
 

@@ -3,24 +3,29 @@
 //! Only what the other end has accepted counts (CAP-8). A later modification takes the place of an earlier one if it changes all that
 //! the earlier one changed. What a restart of either end takes away, goes (STO-3).
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Instant;
 
 use pfcp::codec::Value as _;
 use pfcp::message::*;
-use pfcp::{ApplyAction, FTeid, UeIpAddress, ie};
+use pfcp::{ApplyAction, AsRspFlags, FTeid, UeIpAddress, ie};
 
 use super::{spots, tree};
 use crate::record::{Bearer, prefix};
 use crate::session::Session;
 use crate::template::Misfit;
 use crate::track::{
-    self, Datagram, Effect, INCOMPLETE, Key, Knowledge, REPEATED, UNKNOWN, UNMATCHED, UNREADABLE, is_ours,
+    self, Datagram, Effect, INCOMPLETE, Key, Knowledge, REPEATED, Restart, UNKNOWN, UNMATCHED, UNREADABLE,
+    is_ours,
 };
 
-/// What is known beyond sessions and transactions: nothing.
+/// What is known beyond sessions and transactions.
 #[derive(Debug, Default)]
-pub struct N4;
+pub struct N4 {
+    /// SMFs with sessions that have asked for an association, and of which nobody knew then when they had started before.
+    newly_heard: BTreeSet<u8>,
+}
 
 impl Knowledge for N4 {}
 
@@ -64,6 +69,9 @@ impl Tracker {
         if header.message_type.is_request() {
             let key = (control, by_control, header.sequence);
             self.pending.note(now, key, octets);
+            if by_control && header.message_type == MessageType::AssociationSetupRequest {
+                self.asks_for_association(control);
+            }
             let Some(answer) = self.pending.take_early(key) else { return Ok(()) };
             let Ok((header, ..)) = Header::decode(&answer) else { return Ok(()) };
             let datagram = Datagram { control, by_control: !by_control, octets: &answer };
@@ -89,9 +97,7 @@ impl Tracker {
             Ok(Message::HeartbeatResponse(answer)) => {
                 // Who answered; whoever only claims to be it cannot answer the other end's question.
                 let end = by_control.then_some(control);
-                if self.peers.has_restarted(end, answer.recovery_time_stamp.0) {
-                    self.lost(end, effects);
-                }
+                self.started(end, answer.recovery_time_stamp.0, effects);
                 Ok(())
             }
             Ok(Message::AssociationSetupResponse(answer)) if answer.cause.is_accepted() => {
@@ -103,9 +109,14 @@ impl Tracker {
                 let (of_control, of_anchor) =
                     if by_control { (of_answer, of_request) } else { (of_request, of_answer) };
                 for (end, start) in [(None, of_anchor), (Some(control), of_control)] {
-                    if self.peers.has_restarted(end, start) {
-                        self.lost(end, effects);
-                    }
+                    self.started(end, start, effects);
+                }
+                let was_unknown =
+                    self.peers.find(control).is_some_and(|peer| self.own.newly_heard.remove(&peer));
+                let are_retained = answer.flags.is_some_and(|flags| flags.contains(AsRspFlags::PSREI));
+                // The UPF has deleted the sessions of an association before this one (TS 29.244 §6.2.6.2.2).
+                if was_unknown && !by_control && !are_retained {
+                    self.lost(Some(control), Restart::Now, effects);
                 }
                 Ok(())
             }
@@ -127,6 +138,16 @@ impl Tracker {
                 UNREADABLE.inc();
                 Ok(())
             }
+        }
+    }
+
+    /// Notes whether it is known when an SMF had started before it asked. Anybody can write any source on a packet, so only those with
+    /// sessions count.
+    fn asks_for_association(&mut self, control: IpAddr) {
+        if let Some(peer) = self.peers.find(control)
+            && !self.peers.knows_start(control)
+        {
+            self.own.newly_heard.insert(peer);
         }
     }
 
@@ -164,7 +185,7 @@ impl Tracker {
         session.requests.push(chosen.write(asked));
         settle(&mut session);
         let number = session.save(&mut self.table, before, spots)?;
-        effects.push(Effect::Began { number, request: asked.to_vec() });
+        effects.push(self.began(number, asked));
         Ok(())
     }
 

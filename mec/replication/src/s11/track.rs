@@ -164,9 +164,7 @@ impl Tracker {
             (Message::EchoRequest(_), Message::EchoResponse(answer)) => {
                 // Who answered; whoever only claims to be it cannot answer the other end's question.
                 let end = done.by_control.then_some(done.control);
-                if self.peers.has_restarted(end, answer.recovery.0.into()) {
-                    self.lost(end, effects);
-                }
+                self.started(end, answer.recovery.0.into(), effects);
                 Ok(())
             }
             (Message::CreateSessionRequest(request), Message::CreateSessionResponse(answer)) => {
@@ -348,7 +346,7 @@ impl Tracker {
         let number = session.save(&mut self.table, before, spots::find)?;
         effects.push(match known {
             Some(_) => Effect::Changed { number, request: done.asked.to_vec() },
-            None => Effect::Began { number, request: done.asked.to_vec() },
+            None => self.began(number, done.asked),
         });
         Ok(())
     }

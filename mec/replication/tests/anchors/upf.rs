@@ -12,7 +12,7 @@ use super::{Model, STATION, next};
 /// SEIDs of SMFs: this one and the UE's number.
 pub const SMF_SEID: u64 = 0x1111_0000;
 
-fn octets(message: impl Into<Message>, seid: u64, sequence: u32) -> Vec<u8> {
+pub fn octets(message: impl Into<Message>, seid: u64, sequence: u32) -> Vec<u8> {
     let mut octets = Vec::new();
     message.into().encode(seid, sequence, &mut octets).unwrap();
     octets

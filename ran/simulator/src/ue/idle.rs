@@ -22,6 +22,8 @@ pub enum WakeReason {
     PeriodicUpdate,
     /// The UE left its registration area (§5.5.1.3.1 a).
     Moved,
+    /// The network has asked the UE to register (§5.4.4.3, §5.5.1.3.1 i).
+    RegistrationRequested,
 }
 
 impl WakeReason {
@@ -33,6 +35,7 @@ impl WakeReason {
             Self::ConnectionLost(_) => "connection_lost",
             Self::PeriodicUpdate => "periodic_update",
             Self::Moved => "mobility_update",
+            Self::RegistrationRequested => "registration_requested",
         }
     }
 }
@@ -43,6 +46,9 @@ impl Ue {
     pub async fn idle(&self) -> WakeReason {
         if !self.registration_area.is_empty() && !self.registration_area.contains(&self.access.tai()) {
             return WakeReason::Moved;
+        }
+        if self.registration_requested {
+            return WakeReason::RegistrationRequested;
         }
         if let Some(lost) = self.lost {
             let still = lost.iter().filter(|id| self.sessions.contains_key(id));
@@ -106,7 +112,7 @@ impl Ue {
                 .update_registration(RegistrationType::PeriodicUpdating, PsiSet::default())
                 .await
                 .map(drop),
-            WakeReason::Moved => self
+            WakeReason::Moved | WakeReason::RegistrationRequested => self
                 .update_registration(RegistrationType::MobilityUpdating, PsiSet::default())
                 .await
                 .map(drop),

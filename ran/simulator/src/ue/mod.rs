@@ -154,6 +154,10 @@ pub struct Ue {
     idle_since: Option<Instant>,
     /// After a radio connection was lost: the sessions that had radio resources, until the network serves the UE again.
     lost: Option<PsiSet>,
+    /// The network has asked the UE to register, and the UE has not done it yet (TS 24.501 §5.4.4.3).
+    registration_requested: bool,
+    /// The network has ended the session of the configuration without the UE, or to have it set up anew.
+    session_lost: bool,
     /// NAS messages in both directions.
     nas_messages: u64,
     /// The complete REGISTRATION REQUEST under way, for SECURITY MODE COMPLETE.
@@ -203,6 +207,8 @@ impl Ue {
             periodic_update: None,
             idle_since: None,
             lost: None,
+            registration_requested: false,
+            session_lost: false,
             nas_messages: 0,
             initial_message: None,
             authenticated: false,
@@ -256,6 +262,17 @@ impl Ue {
         self.sessions.values()
     }
 
+    /// Whether the network has ended the session of the configuration in such a way that the UE is to ask for it again: it does not
+    /// have the session any more (TS 24.501 §5.5.1.3.4, §5.6.1.4.1), or wants it to be set up anew (§6.3.3.3).
+    pub fn has_lost_default_session(&self) -> bool {
+        self.session_lost
+    }
+
+    /// Notes that the network has ended a session, as [`Ue::has_lost_default_session`] says.
+    fn note_lost_session(&mut self, id: PduSessionId) {
+        self.session_lost |= self.default_session().is_some_and(|request| request.id == id);
+    }
+
     /// A session, to send and receive packets through it.
     pub fn session_mut(&mut self, id: PduSessionId) -> Option<&mut Session> {
         self.sessions.get_mut(&id)
@@ -297,6 +314,7 @@ impl Ue {
     fn forget_keys(&mut self) {
         self.set_guti(None);
         (self.context, self.registered) = (None, false);
+        (self.registration_requested, self.session_lost) = (false, false);
     }
 
     /// Messages from the network that failed verification or did not decode.
@@ -335,6 +353,8 @@ impl Ue {
     /// Removes the sessions that the network does not have (TS 24.501 §5.5.1.3.4, §5.6.1.4.1).
     fn keep_sessions(&mut self, of_network: Option<PsiSet>) {
         if let Some(of_network) = of_network {
+            let lost: Vec<_> = self.session_status().iter().filter(|id| !of_network.contains(*id)).collect();
+            lost.into_iter().for_each(|id| self.note_lost_session(id));
             self.sessions.retain(|id, _| of_network.contains(*id));
             self.bearers.retain(|id, _| of_network.contains(*id));
         }

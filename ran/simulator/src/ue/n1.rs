@@ -272,6 +272,7 @@ impl Ue {
             }
             Message::ConfigurationUpdateCommand(command) => {
                 self.set_guti(command.guti.or(self.guti));
+                self.registration_requested |= command.registration_requested;
                 if command.acknowledge {
                     self.send(&Message::ConfigurationUpdateComplete).await?;
                 }

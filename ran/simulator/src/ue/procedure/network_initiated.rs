@@ -104,6 +104,9 @@ impl Ue {
         match body {
             SmBody::ReleaseCommand(command) => {
                 self.complete_release(id, pti).await?;
+                if command.cause == GsmCause::ReactivationRequested {
+                    self.note_lost_session(id);
+                }
                 Ok(Some(NetworkEvent::SessionReleased { id, cause: command.cause }))
             }
             SmBody::ModificationCommand(_) => {

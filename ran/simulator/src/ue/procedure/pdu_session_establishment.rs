@@ -54,6 +54,7 @@ impl Ue {
         let took = net::time::now().saturating_duration_since(started);
         let session = Session::new(id, accept, bearer, self.config.mtu);
         self.sessions.insert(id, session);
+        self.session_lost &= self.default_session().is_some_and(|default| default.id != id);
         let session = self.sessions.get_mut(&id).ok_or(Failure::Missing("session"))?;
         Ok((session, took))
     }

@@ -101,7 +101,7 @@ impl Ue {
                 Received::Nas(Message::RegistrationAccept(accept)) => {
                     let took = net::time::now().saturating_duration_since(started);
                     self.set_guti(accept.guti.or(self.guti));
-                    (self.registered, self.lost) = (true, None);
+                    (self.registered, self.lost, self.registration_requested) = (true, None, false);
                     self.registration_area.clone_from(&accept.tai_list);
                     self.periodic_update = match accept.t3512 {
                         Some(Timer::For(t3512)) => Some(t3512),
@@ -109,6 +109,7 @@ impl Ue {
                     };
                     if registration_type == RegistrationType::Initial {
                         self.sessions.clear();
+                        self.session_lost = false;
                     } else {
                         self.keep_sessions(accept.pdu_session_status);
                     }
