@@ -377,7 +377,7 @@ impl World {
         if at != expected {
             return Err(format!("after a further move to {to} UEs are at {at}"));
         }
-        self.is_clean(to).await?;
+        self.is_clean(to, UES as usize).await?;
         let mut steps: Vec<Step> = Vec::new();
         for call in calls {
             let nth = 1 + steps.iter().filter(|step| step.name == call.name).count();
@@ -387,10 +387,10 @@ impl World {
         Ok(steps)
     }
 
-    /// State is at the edge where users are there, and nowhere else. Nothing of ended sessions is left at the original UPF and at the
-    /// controller.
-    async fn is_clean(&self, at: &str) -> Result<(), String> {
-        let expected = if at == HOST { UES as usize } else { 0 };
+    /// State of so many users is at the edge if they are there, and nowhere else. Nothing of ended sessions is left at the original UPF
+    /// and at the controller.
+    async fn is_clean(&self, at: &str, users: usize) -> Result<(), String> {
+        let expected = if at == HOST { users } else { 0 };
         let deadline = time::now() + Duration::from_secs(10);
         let count = |all: Value| all.as_array().map(Vec::len).unwrap_or_default();
         loop {
@@ -400,7 +400,6 @@ impl World {
             let diverted = self.lab.controller("GET", "/v1/diversions", None).await.unwrap_or_default();
             let (there, original, known) = (count(there), count(original), &known["anchors"][0]["ues"]);
             let diverted = diverted["diversions"].as_array().map(Vec::len).unwrap_or_default();
-            let users = self.ues.len();
             if there == expected && diverted == expected && original == users && *known == users {
                 return Ok(());
             }
@@ -825,7 +824,7 @@ async fn moves_that_something_comes_between_end_well() {
     world.simulator.take().unwrap().stop().await.unwrap();
     drop(held);
     assert_eq!(first.await.unwrap().unwrap().body["ended"], true);
-    world.is_clean(ORIGIN).await.unwrap();
+    world.is_clean(ORIGIN, 0).await.unwrap();
     until("no diversion is left", async || {
         let left = world.lab.controller("GET", "/v1/diversions", None).await.ok()?;
         left["diversions"].as_array()?.is_empty().then_some(())
@@ -887,7 +886,7 @@ async fn an_idle_ue_is_paged_and_then_diverted() {
         let found = flow.since(0).await;
         assert_eq!((found.lost, found.doubled), (0, 0), "{found:?}");
     }
-    world.is_clean(HOST).await.unwrap();
+    world.is_clean(HOST, UES as usize).await.unwrap();
     drop(flows);
     world.stop().await;
 }
