@@ -113,9 +113,7 @@ pub(crate) fn part_core(configuration: &mut Value) {
 
 /// Workers of UPFs and switches. Those with real-time priority do not poll: meanwhile they would keep their cores from who moves UEs.
 pub(crate) fn workers(realtime: bool) -> Value {
-    let rt = realtime && std::env::var("GODWIT_AB").as_deref() != Ok("none");
-    let poll = std::env::var("GODWIT_POLL").ok().and_then(|text| text.parse::<u64>().ok()).unwrap_or(100);
-    json!({"realtime": rt, "poll_us": poll})
+    if realtime { json!({"realtime": true, "poll_us": 0}) } else { json!({}) }
 }
 
 /// Whether an NF with this status is ready: registered at the NRF if it has an SBI, and with a user

@@ -109,7 +109,8 @@ impl Edge {
         } else {
             // The one of this experiment has its address.
             lab.kill("smf").await?;
-            let smf = lab.ran().enter(|| Smf::new(own, (anchor, smf::PORT).into(), Box::new(|_, _| ())))??;
+            let smf =
+                lab.ran().enter(|| Smf::new(own, (anchor, smf::PORT).into(), Box::new(|_, _| ())))??;
             Control::Smf(smf, Vec::new())
         };
         let client = Client(Some(lab.namespace_of("controller").runtime(1)?));

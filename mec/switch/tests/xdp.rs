@@ -299,7 +299,8 @@ fn a_thousand_users_move_at_once_and_no_packet_is_lost() {
     let frames: Vec<_> = (1..=USERS).map(|user| uplink(GW1, &gpdu_5g(user, &user_packet()))).collect();
     teach(&network, &mut enb, &mut [&mut gw1, &mut gw2], &frames);
     let before = packets(&network);
-    let (is_begun, is_moved, is_sent) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
+    let (is_begun, is_moved, is_sent) =
+        (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
     let (sent, count) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let under_way = || sent.load(Ordering::Relaxed) - count.load(Ordering::Relaxed);
     // User and number of each packet, in the order in which they arrive.

@@ -44,7 +44,7 @@ enum Excused {
 }
 
 /// One of how many packets may be lost or overtaken with Open vSwitch.
-const FEW: u64 = 50;
+const FEW: u64 = 20;
 /// UEs: one that is moved, and one that stays.
 const UES: u32 = 2;
 /// The game: small packets both ways.
