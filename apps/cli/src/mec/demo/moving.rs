@@ -423,7 +423,7 @@ mod tests {
                 (false, is_well)
             );
         }
-        for (lost, is_well) in [(2, true), (3, false)] {
+        for (lost, is_well) in [(5, true), (6, false)] {
             let mut step = step();
             step.moved[0].counts = Counts { sent: 100, lost, reordered: 2, ..Counts::default() };
             assert_eq!(step.is_well(Excused::Few), is_well);
