@@ -352,30 +352,30 @@ async fn capture(results: &mut Results, progress: &mut Progress, extent: &Extent
     Ok(edge)
 }
 
-/// [`THOUSAND`] UEs there and back, whose copies are there, or not; and one of them. Series have names with this before them.
+/// [`THOUSAND`] UEs there and back, whose copies are there, or not; and one of them. `network` begins the names of their series.
 async fn moves(
     results: &mut Results,
     progress: &mut Progress,
     extent: &Extent,
-    (edge, of): (&Edge, &str),
+    (edge, network): (&Edge, &str),
 ) -> anyhow::Result<()> {
     for round in 0..extent.moves {
-        progress.say(&format!("{of}moves by the controller, round {} of {}", round + 1, extent.moves));
+        progress.say(&format!("{network}moves by the controller, round {} of {}", round + 1, extent.moves));
         for prepare in if round % 2 == 0 { [true, false] } else { [false, true] } {
             let took = edge.carry(THOUSAND, prepare).await?;
             let name = if prepare { "warm" } else { "warm_unprepared" };
-            results.add(format!("{of}{name}.there"), MS, THOUSAND, took.there);
-            results.add(format!("{of}{name}.back"), MS, THOUSAND, took.back);
+            results.add(format!("{network}{name}.there"), MS, THOUSAND, took.there);
+            results.add(format!("{network}{name}.back"), MS, THOUSAND, took.back);
             if prepare {
-                results.add(format!("{of}warm.prepare"), MS, THOUSAND, took.prepared);
+                results.add(format!("{network}warm.prepare"), MS, THOUSAND, took.prepared);
             }
         }
         for ues in [1, THOUSAND] {
             edge.remove_copies().await?;
             let took = edge.carry(ues, false).await?;
-            results.add(format!("{of}cold.copy"), MS, ues, took.copied);
-            results.add(format!("{of}cold.there"), MS, ues, took.there);
-            results.add(format!("{of}cold.ms"), MS, ues, took.copied + took.there);
+            results.add(format!("{network}cold.copy"), MS, ues, took.copied);
+            results.add(format!("{network}cold.there"), MS, ues, took.there);
+            results.add(format!("{network}cold.ms"), MS, ues, took.copied + took.there);
         }
     }
     Ok(())
