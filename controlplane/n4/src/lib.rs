@@ -186,7 +186,7 @@ impl N4 {
         config: &Config,
         tasks: &mut JoinSet<()>,
     ) -> io::Result<(Self, mpsc::Receiver<N4Event>)> {
-        let socket = net::udp::bind(config.local).await?;
+        let socket = net::udp::bind_with(config.local, net::udp::Options::CONTROL).await?;
         let local = socket.local_addr()?;
         let since_epoch = time::wall_clock().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let recovery = NtpSeconds::from_unix(since_epoch.as_secs());

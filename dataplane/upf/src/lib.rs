@@ -63,9 +63,6 @@ const EVENTS: usize = 256;
 /// Queries that wait for the N4 task.
 const QUERIES: usize = 16;
 
-/// Buffers of the N4 socket: some thousands of requests, as when a CP function moves its sessions to this UPF.
-const N4_BUFFER: usize = 8 << 20;
-
 /// Why the UPF could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -157,12 +154,7 @@ pub fn start_captured(config: Config, taps: Option<Taps>) -> Boxed<'static, Resu
         // After the N6 devices, because their addresses are among those listed.
         let addresses = Addresses::new(Arc::clone(&config), Arc::clone(&guard), Arc::clone(&tables))
             .map_err(StartError::Addresses)?;
-        let roomy = net::udp::Options {
-            receive_buffer: Some(N4_BUFFER),
-            send_buffer: Some(N4_BUFFER),
-            ..Default::default()
-        };
-        let socket = net::udp::bind_with(config.pfcp, roomy)
+        let socket = net::udp::bind_with(config.pfcp, net::udp::Options::CONTROL)
             .await
             .map_err(|error| StartError::Pfcp { address: config.pfcp, error })?;
 

@@ -42,10 +42,12 @@ impl Mailbox {
     /// Adds a command, and wakes the worker.
     pub(crate) fn post(&self, command: Command) {
         let mut commands = self.commands.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // The worker has been woken for those that it has not taken.
+        let is_first = commands.is_empty();
         commands.push(command);
         self.waiting.store(true, Ordering::Release);
         drop(commands);
-        if let Some(waker) = self.waker.get() {
+        if is_first && let Some(waker) = self.waker.get() {
             waker.wake();
         }
     }

@@ -45,8 +45,6 @@ const UNWRITTEN: u64 = u64::MAX;
 /// How often, and how long each time, a clone is asked for an association.
 const ASSOCIATION_TRIES: u32 = 10;
 const ASSOCIATION_WAIT: Duration = Duration::from_millis(300);
-/// Octets of a socket's queues.
-const QUEUE: usize = 4 << 20;
 /// Largest datagram that is received: what UDP can carry.
 const DATAGRAM: usize = 65_535;
 
@@ -358,9 +356,8 @@ impl Agent {
             return Ok(());
         }
         let port = if n4 { N4_PORT } else { S11_PORT };
-        let options =
-            net::udp::Options { receive_buffer: Some(QUEUE), send_buffer: Some(QUEUE), ..Default::default() };
-        let socket = net::udp::bind_std(SocketAddr::new(self.config.control, port), options)?;
+        let address = SocketAddr::new(self.config.control, port);
+        let socket = net::udp::bind_std(address, net::udp::Options::CONTROL)?;
         socket.connect(SocketAddr::new(self.config.clone, port))?;
         socket.set_nonblocking(true)?;
         let socket = UdpSocket::from_std(socket)?;

@@ -204,7 +204,7 @@ impl Gtpc {
         config: Config,
         tasks: &mut JoinSet<()>,
     ) -> io::Result<(Self, mpsc::Receiver<GtpcEvent>)> {
-        let socket = net::udp::bind(config.address).await?;
+        let socket = net::udp::bind_with(config.address, net::udp::Options::CONTROL).await?;
         let local = socket.local_addr()?;
         let restart_counter = config.restart_counter;
         // Derived from random numbers of the operating system.

@@ -23,6 +23,17 @@ pub struct Options {
     pub stamped: bool,
 }
 
+impl Options {
+    /// For control messages: room for some thousands, as when all sessions of a peer are set up at once. What finds no room comes again only when a timer
+    /// of its sender expires.
+    pub const CONTROL: Options = Options {
+        receive_buffer: Some(8 << 20),
+        send_buffer: Some(8 << 20),
+        reuse_port: false,
+        stamped: false,
+    };
+}
+
 /// Binds a socket for asynchronous use. `try_send_to` works on it at once.
 ///
 /// # Errors
@@ -139,6 +150,22 @@ mod tests {
             let (length, from) = b.recv_from(&mut buffer).await.unwrap();
             assert_eq!((&buffer[..length], from), (&b"hello"[..], a.local_addr().unwrap()));
         }
+    }
+
+    /// As when an MME moves all its UEs: with the system's usual buffers some hundred of these would arrive.
+    #[test]
+    fn control_messages_that_come_at_once_find_room() {
+        const COUNT: usize = 4000;
+        let any = "127.0.0.1:0".parse().unwrap();
+        let sender = bind_std(any, Options::CONTROL).unwrap();
+        let receiver = bind_std(any, Options::CONTROL).unwrap();
+        let to = receiver.local_addr().unwrap();
+        for _ in 0..COUNT {
+            sender.send_to(&[0; 250], to).unwrap();
+        }
+        let mut octets = [0; 256];
+        let arrived = std::iter::from_fn(|| receiver.recv(&mut octets).ok()).count();
+        assert_eq!(arrived, COUNT);
     }
 
     #[test]
