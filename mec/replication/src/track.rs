@@ -183,6 +183,11 @@ impl Pending {
         self.requests.get(&key).filter(|(.., is_answered)| !is_answered).map(|(octets, ..)| &**octets)
     }
 
+    /// All requests that wait.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &[u8]> {
+        self.requests.values().filter(|(.., is_answered)| !is_answered).map(|(octets, ..)| &**octets)
+    }
+
     /// Whether a request has its answer already: another one is a repetition.
     pub(crate) fn is_answered(&self, key: Key) -> bool {
         self.requests.get(&key).is_some_and(|(.., is_answered)| *is_answered)

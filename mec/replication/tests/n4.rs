@@ -529,6 +529,25 @@ fn sessions_wait_for_their_restoration() {
     assert_eq!(world.tracker.table().len(), 3);
 }
 
+/// Sessions that the SMF deletes while their UPF is away, or has lost them, are not waited for.
+#[test]
+fn lost_sessions_that_are_deleted_are_gone() {
+    let heartbeat = || HeartbeatRequest { recovery_time_stamp: NtpSeconds(5) };
+    let mut world = World::new();
+    world.ask(0, heartbeat());
+    let seids: Vec<u64> = (1..=3).map(|number| world.session(number)).collect();
+    let deletion = encode(SessionDeletionRequest {}, seids[0], 700);
+    let datagram = Datagram { control: SMF.into(), by_control: true, octets: &deletion };
+    let mut effects = Vec::new();
+    world.tracker.observe(world.now, datagram, &mut effects);
+    assert_eq!(effects, []);
+    world.upf.restart();
+    assert_eq!(world.ask(0, heartbeat()).1, [Effect::Ended(0)]);
+    assert_eq!(world.ask(seids[1], SessionDeletionRequest {}).1, [Effect::Ended(1)]);
+    assert_eq!(world.ask(seids[1], SessionDeletionRequest {}).1, []);
+    assert_eq!(world.tracker.table().len(), 1);
+}
+
 /// Another user has the address of a session that its UPF has lost: that one does not come back.
 #[test]
 fn a_lost_session_whose_address_another_one_gets_is_gone() {

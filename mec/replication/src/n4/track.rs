@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use foldhash::HashMap;
 use pfcp::codec::Value as _;
 use pfcp::message::*;
 use pfcp::{ApplyAction, AsRspFlags, FTeid, UeIpAddress, ie};
@@ -34,7 +35,9 @@ const NONE: u64 = 0;
 pub struct N4 {
     /// SMFs with sessions that have asked for an association, and of which nobody knew then when they had started before.
     newly_heard: BTreeSet<u8>,
-    /// Until when sessions that the UPF has lost are waited for.
+    /// Sessions that the UPF has lost, by their SEIDs until then.
+    lost: HashMap<u64, u32>,
+    /// Until when they are waited for.
     waits_until: Option<Instant>,
 }
 
@@ -51,7 +54,7 @@ impl Tracker {
             self.lost_request(key, &answer, effects);
         }
         if self.own.waits_until.is_some_and(|until| until <= now) {
-            self.own.waits_until = None;
+            (self.own.waits_until, self.own.lost) = Default::default();
             let lost: Vec<u32> = self.table.numbers().filter(|number| self.is_lost(*number)).collect();
             lost.into_iter().for_each(|number| self.ended(number, effects));
         }
@@ -78,13 +81,29 @@ impl Tracker {
         if end.is_some() {
             return self.lost(end, restart, effects);
         }
+        let mut before = std::mem::take(&mut self.own.lost);
+        before.retain(|_, number| self.is_lost(*number));
         for number in self.lost_by(None, restart) {
-            let Some(mut session) = self.session(number) else { continue };
+            let Some(mut session) = self.session(number).filter(|session| session.anchor != NONE) else {
+                continue;
+            };
+            before.insert(session.anchor, number);
             session.set_anchor(NONE, N4Side::patch);
             // It needs no more room than before.
             let _ = session.save(&mut self.table, Some(number), spots);
         }
-        self.own.waits_until = Some(now + RESTORED_WITHIN);
+        (self.own.waits_until, self.own.lost) = (Some(now + RESTORED_WITHIN), before);
+        let ends: Vec<u64> = self.pending.waiting().filter_map(ended_by).collect();
+        ends.into_iter().for_each(|seid| self.not_to_return(seid, effects));
+    }
+
+    /// The SMF has asked the UPF to delete a session that it has lost: it will not set it up again, whatever the answer is.
+    fn not_to_return(&mut self, seid: u64, effects: &mut Vec<Effect>) {
+        if let Some(number) = self.own.lost.remove(&seid)
+            && self.is_lost(number)
+        {
+            self.ended(number, effects);
+        }
     }
 
     /// Takes a captured datagram.
@@ -116,6 +135,9 @@ impl Tracker {
         if header.message_type.is_request() {
             let key = (control, by_control, header.sequence);
             self.pending.note(now, key, octets);
+            if let Some(seid) = ended_by(octets).filter(|_| by_control) {
+                self.not_to_return(seid, effects);
+            }
             if by_control && header.message_type == MessageType::AssociationSetupRequest {
                 self.asks_for_association(control);
             }
@@ -334,6 +356,12 @@ impl Tracker {
             None => {}
         }
     }
+}
+
+/// The session that a request is to delete, by its SEID at the UPF.
+fn ended_by(request: &[u8]) -> Option<u64> {
+    let is_deletion = request.get(1) == Some(&(MessageType::SessionDeletionRequest as u8));
+    Header::decode(request).ok().filter(|_| is_deletion)?.0.seid
 }
 
 /// Adds a modification to those that make a session. It takes the place of earlier ones if it changes all that they changed.
