@@ -8,9 +8,10 @@
 //!
 //! Anchors and base stations of the configuration are asked for by ARP or neighbour discovery until they are known, and rules between
 //! them are installed at once and without a time-out: so a move finds its way already there (FWD-5). On SGi or N6 a station that exchanges
-//! packets with one anchor will do so with the others, when users move to them: rules between it and these are installed at once, too.
+//! packets with one anchor will do so with the others, when users move to them: rules between it and these are installed at once, too. Those
+//! that idle out return as long as one of the others is used.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -78,13 +79,16 @@ struct Forwarding {
     switches: HashMap<u64, Switch>,
     /// Switches to compare rules with, once no more events wait.
     dirty: BTreeSet<u64>,
+    /// Pairs whose rules have idled out, to be looked at then, too.
+    idle: BTreeMap<u64, Vec<Pair>>,
 }
 
 /// Runs the application until it is told to stop.
 pub(crate) async fn run(config: Arc<Config>, context: Context) {
     let Context { handle, mut events, mut stop } = context;
     let mut ticks = time::interval(TICK);
-    let mut own = Forwarding { config, handle, switches: HashMap::new(), dirty: BTreeSet::new() };
+    let (switches, dirty, idle) = Default::default();
+    let mut own = Forwarding { config, handle, switches, dirty, idle };
     loop {
         tokio::select! {
             _ = &mut stop => return,
@@ -97,6 +101,11 @@ pub(crate) async fn run(config: Arc<Config>, context: Context) {
         {
             own.sync(datapath_id).await;
         }
+        while events.is_empty()
+            && let Some((datapath_id, pairs)) = own.idle.pop_first()
+        {
+            own.stand_by(datapath_id, pairs).await;
+        }
     }
 }
 
@@ -104,14 +113,20 @@ impl Forwarding {
     async fn event(&mut self, event: Event) {
         match event {
             Event::SwitchUp(view) => self.up(view).await,
-            Event::SwitchDown(id) => _ = self.switches.remove(&id),
+            Event::SwitchDown(id) => {
+                self.switches.remove(&id);
+                self.idle.remove(&id);
+            }
             Event::Port { datapath_id, reason, port } => self.port(datapath_id, reason, *port).await,
             Event::Packet { datapath_id, packet } => self.packet(datapath_id, *packet).await,
             Event::Removed { datapath_id, removed } => {
                 let pair = pair(&removed.matching);
                 let Some(switch) = self.switches.get_mut(&datapath_id) else { return };
                 match (pair.filter(|_| removed.table_id == TableId(FORWARDING)), removed.reason) {
-                    (Some(pair), openflow::FlowRemovedReason::IdleTimeout) => _ = switch.rules.remove(&pair),
+                    (Some(pair), openflow::FlowRemovedReason::IdleTimeout) => {
+                        switch.rules.remove(&pair);
+                        self.idle.entry(datapath_id).or_default().push(pair);
+                    }
                     _ => _ = self.dirty.insert(datapath_id),
                 }
             }
@@ -331,6 +346,34 @@ impl Forwarding {
         }
     }
 
+    /// Rules with an anchor on SGi or N6 have idled out: those return whose station exchanges packets with another anchor, as its users may
+    /// move to this one at any time. A rule that was used has counted packets, as it has lasted no longer than its time-out without any.
+    async fn stand_by(&mut self, id: u64, idle: Vec<Pair>) {
+        let anchors: HashSet<MacAddr> = self.sgi_anchors(id).map(|sgi| sgi.mac).collect();
+        let is_with_one = |(from, to): &Pair| anchors.contains(from) != anchors.contains(to);
+        let idle: Vec<Pair> = idle.into_iter().filter(is_with_one).collect();
+        let Some(switch) = self.switches.get(&id).filter(|_| !idle.is_empty()) else { return };
+        // A switch that is away is compared when it is back; what it lacks then is made when packets come.
+        let Ok(counts) = self.handle.packets(id, Kind::T2Medium).await else { return };
+        let is_used = |pair: &Pair| {
+            let key = switch.rules.get(pair).map(|rule| rule.key.canonical());
+            key.and_then(|key| counts.get(&key)).is_some_and(|packets| *packets > 0)
+        };
+        let mut all: HashMap<Pair, Rule> = HashMap::new();
+        for (from, to) in idle {
+            let with =
+                |anchor: &MacAddr| if anchors.contains(&from) { (*anchor, to) } else { (from, *anchor) };
+            if let Some(used) = anchors.iter().map(with).find(is_used) {
+                all.extend(self.rules_for(id, used));
+            }
+        }
+        let left = self.config.forwarding.max_rules.saturating_sub(switch.rules.len());
+        let rules: Vec<(Pair, Rule)> = all.into_iter().take(left).collect();
+        if !rules.is_empty() {
+            self.install(id, rules).await;
+        }
+    }
+
     /// An anchor or base station has answered: rules between it and those that are known already.
     async fn found(&mut self, id: u64, station: Station) {
         let on_sgi = self.sgi_anchors(id).find(|sgi| sgi.address == Some(station.ip)).map(|sgi| sgi.mac);
@@ -439,9 +482,10 @@ impl Switch {
         true
     }
 
-    /// Forgets stations towards which there is no rule, and of which there was no packet for so many ticks.
+    /// Forgets stations towards which there is no rule, and of which there was no packet for so many ticks. Known ones are not asked for again.
     fn age(&mut self, ticks: u64) {
-        let used: HashSet<MacAddr> = self.rules.keys().map(|(_, to)| *to).collect();
+        let towards = self.rules.keys().map(|(_, to)| *to);
+        let used: HashSet<MacAddr> = towards.chain(self.known.values().copied()).collect();
         let now = self.ticks;
         self.stations.retain(|mac, station| used.contains(mac) || now < station.seen + ticks);
     }

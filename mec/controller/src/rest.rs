@@ -554,7 +554,8 @@ fn not_replicated(refusal: &replication::replicator::Refusal) -> Response {
     use replication::replicator::Refusal;
     let (status, title) = match refusal {
         Refusal::Unknown(_) => (404, "unknown name"),
-        Refusal::NoSessions(_) | Refusal::OtherAgent { .. } => (409, "not yet"),
+        Refusal::NoSessions(_) => (409, "not yet"),
+        Refusal::OtherAgent { .. } => (422, "another agent"),
         Refusal::AgentInUse { .. } => (422, "agent in use"),
         Refusal::NoRaw => (422, "no messages as they were"),
         Refusal::NoAgent { .. } => (502, "no agent"),
@@ -617,7 +618,7 @@ mod tests {
         for (refusal, expected) in [
             (Refusal::Unknown(to.clone()), 404),
             (Refusal::NoSessions(to.clone()), 409),
-            (Refusal::OtherAgent { to, agent }, 409),
+            (Refusal::OtherAgent { to, agent }, 422),
             (Refusal::AgentInUse { agent, replica }, 422),
             (Refusal::NoRaw, 422),
             (Refusal::NoAgent { agent, why: String::new() }, 502),

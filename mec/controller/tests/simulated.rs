@@ -858,6 +858,74 @@ async fn stations_on_n6_have_rules_with_all_anchors() {
     assert!(!has(router, station(1, 3)));
 }
 
+/// FWD-5: a rule towards an anchor that nobody uses idles out; it returns as long as the station's users are at another anchor.
+#[tokio::test]
+async fn rules_with_an_anchor_return_while_another_one_is_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = with_n6(config(&folder));
+    let anchors: Vec<MacAddr> =
+        config.anchors.iter().map(|anchor| anchor.sgi.as_ref().unwrap().mac).collect();
+    let controller = Controller::start(config).await.unwrap();
+    let mut n6 = Switch::with_id(2);
+    n6.connect(controller.openflow()).await;
+    quiet(&n6).await;
+    let router = station(1, 1);
+    let at = |to: MacAddr| {
+        let pair = (Some(router), Some(to));
+        move |flow: &FlowStats| (flow.matching.eth_src(), flow.matching.eth_dst()) == pair
+    };
+    let has = |to: MacAddr| n6.tables.lock().unwrap().flows.iter().any(at(to));
+    n6.packet(2, anchors[1], MacAddr([0xff; 6]));
+    n6.packet(2, anchors[0], MacAddr([0xff; 6]));
+    n6.packet(1, router, anchors[0]);
+    until("rules with both", async || has(anchors[0]) && has(anchors[1])).await;
+    let idles_out = |to: MacAddr| {
+        let mut tables = n6.tables.lock().unwrap();
+        let place = tables.flows.iter().position(at(to)).unwrap();
+        let flow = tables.flows.remove(place);
+        tables.places.clear();
+        let removed = FlowRemoved {
+            cookie: flow.cookie,
+            priority: flow.priority,
+            reason: FlowRemovedReason::IdleTimeout,
+            table_id: flow.table_id,
+            duration: flow.duration,
+            idle_timeout_s: flow.idle_timeout_s,
+            hard_timeout_s: flow.hard_timeout_s,
+            packet_count: flow.packet_count,
+            byte_count: flow.byte_count,
+            matching: flow.matching,
+        };
+        n6.tell.as_ref().unwrap().send(removed.into()).unwrap();
+    };
+    for _ in 0..2 {
+        n6.tables
+            .lock()
+            .unwrap()
+            .flows
+            .iter_mut()
+            .filter(|flow| at(anchors[0])(flow))
+            .for_each(|flow| flow.packet_count = 7);
+        idles_out(anchors[1]);
+        until("it returns", async || has(anchors[1])).await;
+    }
+    // The users are at the second one now.
+    n6.tables
+        .lock()
+        .unwrap()
+        .flows
+        .iter_mut()
+        .filter(|flow| at(anchors[1])(flow))
+        .for_each(|flow| flow.packet_count = 7);
+    idles_out(anchors[0]);
+    until("that of the first one returns", async || has(anchors[0])).await;
+    // Nobody talks any more: both go, one after the other.
+    idles_out(anchors[1]);
+    idles_out(anchors[0]);
+    quiet(&n6).await;
+    assert!(!has(anchors[0]) && !has(anchors[1]));
+}
+
 /// However many stations talk, rules are bounded, and the packets of all arrive.
 #[tokio::test]
 async fn learned_rules_are_bounded_and_packets_without_one_arrive() {

@@ -363,6 +363,15 @@ impl Controller {
         self.call("POST", "/v1/replicas/remove", Some(&body)).await.map(drop)
     }
 
+    /// Removes all state of an original anchor's users from another one, also of users of whom nobody here knows.
+    ///
+    /// # Errors
+    /// See [`CallFailed`].
+    pub async fn forget_all(&self, origin: &str, anchor: &str) -> Result<(), CallFailed> {
+        let body = json!({"from": origin, "to": anchor});
+        self.call("POST", "/v1/replicas/remove", Some(&body)).await.map(drop)
+    }
+
     /// Has the controller do what it can before [`Controller::divert`] of the same users. It is no promise.
     ///
     /// # Errors

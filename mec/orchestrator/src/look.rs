@@ -7,6 +7,7 @@
 //! | an anchor has ended, or does not answer three times | its users go back, and the state that it had is taken for lost |
 //! | a host has the state of fewer users than it should (it or the controller has forgotten) | copied again, and diverted to the new state; who is refused goes back |
 //! | state that nobody needs could not be removed | removed |
+//! | a host that a `naive` move has gone to has state, and nobody is there any more | all of it is removed: also that of users whom nobody has named |
 //! | a user has another base station or other tunnels, or has become active | diverted anew (DIV-4) |
 //! | a user has another address, as it has attached again | the diversion of the former one is removed, and it is diverted anew |
 //! | a user that follows is at a base station of another host | moved there |
@@ -257,10 +258,24 @@ fn names(users: &[User]) -> Vec<(String, Vec<IpAddr>)> {
 /// Whether hosts have the state that they should have.
 async fn compare_replicas(look: &Look<'_>, alive: &BTreeSet<String>) -> Result<(), CallFailed> {
     let core = look.core;
-    if core.state().users.is_empty() {
+    let copied_whole = copied_whole(core);
+    if core.state().users.is_empty() && copied_whole.is_empty() {
         return Ok(());
     }
     let counts = core.controller.replicas().await?;
+    for ((origin, anchor), _) in counts.iter().filter(|(_, count)| **count > 0) {
+        let Some(host) = core.config.host_of_anchor(anchor) else { continue };
+        if copied_whole.contains(&host.name) && core.state().users_at(&host.name).is_empty() {
+            tracing::info!(
+                host = host.name,
+                origin,
+                "nobody is there any more; what is left there is removed"
+            );
+            if let Err(why) = core.controller.forget_all(origin, anchor).await {
+                tracing::debug!(host = host.name, %why, "it is not removed yet");
+            }
+        }
+    }
     for host in core.config.hosts.iter().filter(|host| alive.contains(&host.anchor)) {
         let here = |user: &User| user.is_wanted_at(&host.name).then(|| host.name.clone());
         for ((origin, _), users) in grouped(look.users(), here) {
@@ -294,6 +309,13 @@ async fn compare_replicas(look: &Look<'_>, alive: &BTreeSet<String>) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Hosts to which moves have copied all users of an anchor, whoever was named.
+fn copied_whole(core: &Core) -> BTreeSet<String> {
+    let state = core.state();
+    let naive = state.moves.values().filter(|one| one.scheme == Scheme::Naive);
+    naive.filter_map(|one| one.to.clone()).collect()
 }
 
 /// Whether diversions are at addresses of a user's record. Else it has attached again since it was listed, and the next look knows it.

@@ -10,6 +10,7 @@ use crate::ORIGIN;
 use crate::config::Host;
 use crate::controller::{CallFailed, Listed};
 use crate::core::Core;
+use crate::driver::DriverError;
 use crate::model::{Change, Fate, Key, Move, Moving, Order, Place, Scheme, Stage, State, User, learn};
 use crate::moves;
 
@@ -69,9 +70,21 @@ pub enum Refused {
     /// The controller cannot be asked.
     #[error("{0}")]
     Controller(String),
+    /// A host's driver cannot start or stop its anchor.
+    #[error("{0}")]
+    Driver(String),
     /// The state file cannot be written.
     #[error("nothing was begun: {0}")]
     State(String),
+}
+
+impl From<DriverError> for Refused {
+    fn from(error: DriverError) -> Refused {
+        match error {
+            DriverError::External(_) => Refused::InTheWay(error.to_string()),
+            DriverError::System { .. } => Refused::Driver(error.to_string()),
+        }
+    }
 }
 
 impl From<CallFailed> for Refused {

@@ -178,11 +178,7 @@ impl Api {
             Call::StartAnchor(name) => {
                 let _turn = core.turn.lock().await;
                 let host = self.named(&name)?;
-                core.drivers
-                    .of(host)
-                    .start(host)
-                    .await
-                    .map_err(|error| Refused::InTheWay(error.to_string()))?;
+                core.drivers.of(host).start(host).await?;
                 self.host(host).await
             }
             Call::StopAnchor(name) => {
@@ -195,11 +191,7 @@ impl Api {
                     );
                     return Err(Refused::InTheWay(detail));
                 }
-                core.drivers
-                    .of(host)
-                    .stop(host)
-                    .await
-                    .map_err(|error| Refused::InTheWay(error.to_string()))?;
+                core.drivers.of(host).stop(host).await?;
                 self.host(host).await
             }
             Call::Users => {
@@ -307,6 +299,7 @@ fn problem(refused: &Refused) -> Response {
         Refused::InTheWay(_) => (409, "in the way"),
         Refused::TooMany(_) => (413, "too many"),
         Refused::Controller(_) => (503, "no controller"),
+        Refused::Driver(_) => (500, "driver failed"),
         Refused::State(_) => (500, "state not written"),
     };
     Response::problem(status, title, refused)

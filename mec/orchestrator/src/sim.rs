@@ -39,6 +39,8 @@ pub(crate) struct Edge {
     pub(crate) clone_refuses: BTreeSet<u32>,
     /// Users that the controller does not divert.
     pub(crate) divert_refuses: BTreeSet<u32>,
+    /// Copies are made by an agent that nobody names.
+    pub(crate) other_agent: bool,
     /// How often all users were listed.
     pub(crate) lists: usize,
     /// Whether the last diversions were to keep packets in order.
@@ -235,6 +237,12 @@ impl Edge {
         if body["from"] == GW9 {
             return problem(422, "the agent serves gw1");
         }
+        if self.other_agent {
+            return problem(422, "copies at gw2 are made by another agent");
+        }
+        if body["scheme"] == "naive" {
+            self.replicas.extend(self.users.keys().map(|number| (to.clone(), *number)));
+        }
         let (mut done, mut refused) = (Vec::new(), Vec::new());
         for name in body["ues"].as_array().into_iter().flatten().filter_map(Value::as_str) {
             let user = number(name).and_then(|number| Some((number, self.users.get(&number)?)));
@@ -292,6 +300,9 @@ impl Edge {
             ("POST", "/v1/replicas") => self.replicate(&body),
             ("POST", "/v1/replicas/remove") => {
                 let to = text("to");
+                if body.get("ues").is_none() {
+                    self.replicas.retain(|(at, _)| *at != to);
+                }
                 for name in body["ues"].as_array().into_iter().flatten().filter_map(Value::as_str) {
                     if let Some(number) = number(name) {
                         self.replicas.remove(&(to.clone(), number));

@@ -66,6 +66,38 @@ async fn state_can_be_there_before_the_move_and_after_it() {
     assert_eq!((sim.edge().replicas.len(), sim.edge().diversions.len()), (2, 0));
 }
 
+/// A naive move copies everybody. What is there of users whom it did not name goes when those that it has named have left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_left_of_a_naive_move() {
+    let sim = Sim::new(Edge::with_users(6)).await;
+    let orchestrator = sim.orchestrator().await;
+    for back in [json!({"from": "edge1", "to": "origin"}), json!({"from": "edge1", "to": "edge2"})] {
+        let there = json!({"ues": ues([2, 3]), "to": "edge1", "scheme": "naive"});
+        assert_eq!(do_move(&orchestrator, there).await["counts"]["moved"], 2);
+        assert_eq!(sim.edge().replicas.len(), 6);
+        // One stays: so does all.
+        do_move(&orchestrator, json!({"ues": ues([2]), "to": "origin"})).await;
+        net::time::sleep(net::time::Duration::from_millis(100)).await;
+        assert_eq!(sim.edge().replicas.len(), 5);
+        do_move(&orchestrator, back).await;
+        settled(&sim, &orchestrator, "nobody is at edge1").await;
+        do_move(&orchestrator, json!({"ues": ues([3]), "to": "origin"})).await;
+    }
+}
+
+/// What no waiting heals is not waited for: the move fails at once, with the reason.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_agent_is_no_reason_to_wait() {
+    let sim = Sim::new(Edge::with_users(3)).await;
+    sim.change(|edge| edge.other_agent = true);
+    let orchestrator = sim.orchestrator().await;
+    let began = net::time::now();
+    let one = do_move(&orchestrator, json!({"ues": ues([2]), "to": "edge1"})).await;
+    assert!(net::time::now() - began < net::time::Duration::from_secs(5), "its time is not over");
+    assert_eq!(one["state"], "failed", "{one}");
+    assert_eq!(one["ues"][0]["why"], "copies at gw2 are made by another agent");
+}
+
 /// The controller knows a prepared request by its octets.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_warm_move_prepares_the_request_of_the_later_one() {

@@ -66,6 +66,44 @@ pub struct Config {
     pub window: usize,
 }
 
+impl Config {
+    /// Checks rules that the types cannot express.
+    ///
+    /// # Errors
+    /// The first key that is wrong, with what is wrong and what to do.
+    pub fn check(&self) -> Result<(), (String, String)> {
+        let wrong = |key: &str, what: String| Err((key.to_owned(), what));
+        if self.listen.port() == 0 {
+            return wrong("listen", "0 is any port, and the controller has to know it".to_owned());
+        }
+        let addresses = [("control", Some(self.control)), ("clone", Some(self.clone)), ("gtpu", self.gtpu)];
+        for (key, address) in addresses {
+            if let Some(address) = address.filter(|it| it.is_unspecified() || it.is_multicast()) {
+                return wrong(key, format!("{address} is no machine's address"));
+            }
+        }
+        let (control, clone) = (self.control, self.clone);
+        if clone == control {
+            return wrong(
+                "clone",
+                format!("{clone} is the MME's or SMF's address (key `control`), which the agent has"),
+            );
+        }
+        if clone.is_ipv4() != control.is_ipv4() {
+            return wrong(
+                "clone",
+                format!(
+                    "{clone} and {control} (key `control`) are of two IP versions: they cannot reach each other"
+                ),
+            );
+        }
+        if self.window == 0 {
+            return wrong("window", "is at least 1".to_owned());
+        }
+        Ok(())
+    }
+}
+
 fn window() -> usize {
     Limits::default().window
 }

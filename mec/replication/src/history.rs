@@ -69,7 +69,9 @@ impl History {
             Effect::Changed { number, request } if is_asked_as_it_was(protocol, request) => {
                 self.add(*number, request, most);
             }
-            Effect::Changed { number, .. } | Effect::ByAnchor { number, .. } => self.leave_out(*number),
+            Effect::Changed { number, .. }
+            | Effect::ByAnchor { number, .. }
+            | Effect::Restored { number, .. } => self.leave_out(*number),
             Effect::Ended(number) => self.forget(*number),
             Effect::Queried { .. } | Effect::Deleted { .. } | Effect::Answer { .. } => {}
         }

@@ -254,6 +254,8 @@ pub(crate) enum Timer {
     Report(IpAddr, u32),
     /// Repetitions of an original's messages no longer come.
     Linger(IpAddr),
+    /// Sessions that an original has lost may be set up again.
+    Restoration(IpAddr),
     /// A copy whose user another clone serves, by its handle, is no longer needed.
     Departed(CopyName, u32),
 }
@@ -639,7 +641,7 @@ impl State {
     }
 
     /// Tells the SMF what a clone has carried, as the original's report; whether somebody can be told.
-    fn report_as_original(&mut self, anchor: IpAddr, number: u32, reports: &[Vec<u8>]) -> bool {
+    pub(crate) fn report_as_original(&mut self, anchor: IpAddr, number: u32, reports: &[Vec<u8>]) -> bool {
         if self.interception.reports.len() >= MAX_HELD {
             return false;
         }
@@ -765,6 +767,14 @@ impl Replicator {
                         return self.flush(state);
                     }
                 }
+            },
+            Timer::Restoration(anchor) => loop {
+                let until = self.state().originals.get(&anchor).and_then(|of| of.tracker.waits_until());
+                let Some(until) = until else { return };
+                time::sleep(until.saturating_duration_since(time::now_std())).await;
+                let mut state = self.state();
+                state.give_up(anchor, time::now_std(), self.config());
+                self.flush(state);
             },
             Timer::Departed(copy, handle) => self.handed_over(copy, handle).await,
             Timer::Report(control, sequence) => loop {

@@ -1,6 +1,7 @@
 //! An anchor as the replicator knows it: its sessions by either protocol, how they are listed, and its messages as they were.
 
 use std::net::IpAddr;
+use std::time::Instant;
 
 use foldhash::{HashMap, HashSet};
 use serde::Serialize;
@@ -96,6 +97,14 @@ impl Tracker {
 
     pub(crate) fn protocol(&self) -> Protocol {
         if matches!(self, Tracker::S11(_)) { Protocol::S11 } else { Protocol::N4 }
+    }
+
+    /// Until when sessions that the anchor has lost are waited for, if there may be some.
+    pub(crate) fn waits_until(&self) -> Option<Instant> {
+        match self {
+            Tracker::S11(_) => None,
+            Tracker::N4(tracker) => tracker.waits_until(),
+        }
     }
 
     /// Whether P-GWs of sessions may be apart.
@@ -261,6 +270,12 @@ impl Original {
             }
             None => Ledger::new(is_unsure),
         }
+    }
+
+    /// The anchor has a session anew that it had lost; reports of clones that can be told now.
+    pub(crate) fn restored(&mut self, number: u32) -> Vec<Vec<u8>> {
+        self.unsure.remove(&number);
+        self.with_ledger(number, Ledger::begins_anew)
     }
 
     /// Copies of these sessions have come or gone, which decides whether their ledgers are kept.

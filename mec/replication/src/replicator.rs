@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use foldhash::HashMap;
 use net::time::{self, Duration};
@@ -29,7 +30,7 @@ use crate::asking::{Asked, Asking, Progress};
 use crate::clone::Made;
 use crate::connection::{self, Connection};
 use crate::frame::Frame;
-use crate::intercept::{Asks, Interception, Wait, answer_clone};
+use crate::intercept::{Asks, Interception, Timer, Wait, answer_clone};
 pub use crate::intercept::{Place, Verdict};
 use crate::keep::{self, KeepError, Kept, KeptCopy};
 use crate::n4::usage::{self, Ledger, UNCHARGED};
@@ -43,6 +44,7 @@ use store::records::{Change as Write, Records};
 
 static STALE: Counter = Counter::new("replication_stale_copies");
 static PASSED: Counter = Counter::new("replication_requests_passed");
+static RESTORED: Counter = Counter::new("replication_sessions_restored");
 static UNASKED: Counter = Counter::new("replication_answers_unasked");
 
 /// How long copies may take.
@@ -262,6 +264,10 @@ impl Replicator {
         self.inner.changed.notify_waiters();
     }
 
+    pub(crate) fn config(&self) -> Config {
+        self.inner.config
+    }
+
     /// An anchor's address on S11 or N4.
     pub(crate) fn control_of(&self, name: &str) -> Option<IpAddr> {
         self.anchor(name).ok().map(|anchor| anchor.control)
@@ -305,7 +311,8 @@ impl Replicator {
         if !self.inner.anchors.iter().any(|known| known.control == anchor) {
             return None;
         }
-        let config = self.inner.config;
+        let (config, now) = (self.inner.config, time::now_std());
+        state.give_up(anchor, now, config);
         let mut fresh = None;
         let original = match state.originals.get_mut(&anchor) {
             Some(original) if original.tracker.protocol() == protocol => original,
@@ -319,23 +326,18 @@ impl Replicator {
                 fresh.insert(Original::new(tracker))
             }
         };
-        let (now, mut lost, mut effects) = (time::now_std(), Vec::new(), Vec::new());
-        of_tracker!(&mut original.tracker, tracker => {
-            tracker.lost_requests(now, &mut lost);
-            tracker.observe(now, datagram, &mut effects);
-        });
+        let (waited, mut effects) = (original.tracker.waits_until().is_some(), Vec::new());
+        of_tracker!(&mut original.tracker, tracker => tracker.observe(now, datagram, &mut effects));
+        if !waited && original.tracker.waits_until().is_some() {
+            state.interception.timers.push(Timer::Restoration(anchor));
+        }
         if config.keep_raw {
-            let all = lost.iter().chain(&effects);
-            all.for_each(|effect| original.history.take(protocol, effect, config.max_raw_bytes));
+            effects.iter().for_each(|effect| original.history.take(protocol, effect, config.max_raw_bytes));
         }
         // It is remembered even if it has led to nothing: answers follow.
         if let Some(fresh) = fresh {
             state.originals.insert(anchor, fresh);
         }
-        // What was lost is about other sessions, so this datagram's answer must not be taken for theirs.
-        let mut of_lost = Taken::new(datagram.control);
-        lost.into_iter().for_each(|effect| state.follow(anchor, effect, &mut of_lost));
-        UNCHARGED.add(of_lost.ledger.map_or(0, |ledger| ledger.waiting() as u64));
         let mut taken = Taken::new(datagram.control);
         effects.into_iter().for_each(|effect| state.follow(anchor, effect, &mut taken));
         Some(taken)
@@ -552,11 +554,18 @@ impl Replicator {
                 }
                 let tracker = match protocol {
                     Protocol::S11 => Tracker::S11(s11::Tracker::restored(anchor.control, most, table, peers)),
-                    Protocol::N4 => Tracker::N4(n4::Tracker::restored(anchor.control, most, table, peers)),
+                    Protocol::N4 => {
+                        let mut tracker = n4::Tracker::restored(anchor.control, most, table, peers);
+                        tracker.wait_on(time::now_std());
+                        Tracker::N4(tracker)
+                    }
                 };
                 let mut original = Original::new(tracker);
                 original.restore(ledgers);
                 let mut state = self.state();
+                if original.tracker.waits_until().is_some() {
+                    state.interception.timers.push(Timer::Restoration(anchor.control));
+                }
                 state.originals.insert(anchor.control, original);
                 for KeptCopy { number, target, agent, is_wanted, made } in copies {
                     let key = (anchor.name.clone(), target);
@@ -576,6 +585,7 @@ impl Replicator {
                     };
                     replica.restore(number, copy);
                 }
+                self.flush(state);
             }
         }
         Ok(())
@@ -733,6 +743,20 @@ impl State {
         }
     }
 
+    /// Gives up waiting for what an anchor's messages have not brought. It is about other sessions than the next datagram, whose answer
+    /// must not be taken for theirs.
+    pub(crate) fn give_up(&mut self, anchor: IpAddr, now: Instant, config: Config) {
+        let Some(original) = self.originals.get_mut(&anchor) else { return };
+        let (protocol, mut effects) = (original.tracker.protocol(), Vec::new());
+        of_tracker!(&mut original.tracker, tracker => tracker.give_up(now, &mut effects));
+        if config.keep_raw {
+            effects.iter().for_each(|effect| original.history.take(protocol, effect, config.max_raw_bytes));
+        }
+        let mut taken = Taken::new(anchor);
+        effects.into_iter().for_each(|effect| self.follow(anchor, effect, &mut taken));
+        UNCHARGED.add(taken.ledger.map_or(0, |ledger| ledger.waiting() as u64));
+    }
+
     /// Has copies follow their original.
     fn follow(&mut self, anchor: IpAddr, effect: Effect, taken: &mut Taken) {
         match effect {
@@ -775,6 +799,17 @@ impl State {
                 taken.number = Some(number);
                 self.later(anchor, number, &request, taken);
                 taken.request = request;
+            }
+            Effect::Restored { number, request } => {
+                RESTORED.inc();
+                taken.number = Some(number);
+                if !request.is_empty() {
+                    self.later(anchor, number, &request, taken);
+                }
+                let reports = self.originals.get_mut(&anchor).map_or_else(Vec::new, |of| of.restored(number));
+                if !reports.is_empty() && !self.report_as_original(anchor, number, &reports) {
+                    UNCHARGED.add(reports.len() as u64);
+                }
             }
             Effect::Deleted { number, request, addresses } => {
                 taken.ends_by_itself = self.deleted(anchor, number, &request, &addresses);

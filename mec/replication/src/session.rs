@@ -61,6 +61,13 @@ impl Session {
         Record { peer, subject, control, anchor, wide, idle, incomplete, bearers, messages }
     }
 
+    /// The anchor addresses it otherwise from now on; 0: not at all, as it has lost it.
+    pub(crate) fn set_anchor(&mut self, anchor: u64, patch: fn(&mut [u8], u64, u32)) {
+        self.anchor = anchor;
+        // Only the first request has no receiver yet.
+        self.requests.iter_mut().skip(1).for_each(|request| patch(request, anchor, 0));
+    }
+
     /// The session of a table's record.
     pub fn load(table: &Table, number: u32) -> Option<Session> {
         Session::of(&table.get(number)?, |number| table.templates().get(number).map(|template| &**template))

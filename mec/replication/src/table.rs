@@ -367,6 +367,10 @@ impl Table {
         };
         let hashes = [self.hash((0, subject)), self.hash((peer.into(), control)), self.hash((0, anchor))];
         for (of, hash) in hashes.into_iter().enumerate() {
+            // Sessions that their anchor has lost have none until it has them again.
+            if of == 2 && anchor == 0 {
+                continue;
+            }
             match add {
                 true => indices[of].insert(number, hash, |other| key(of, other)),
                 false => indices[of].remove(number, hash, |other| key(of, other)),

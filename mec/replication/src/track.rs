@@ -98,6 +98,13 @@ pub enum Effect {
         /// The user's addresses.
         addresses: Vec<IpAddr>,
     },
+    /// The anchor has a session anew that it had lost, with the same tunnels.
+    Restored {
+        /// The record.
+        number: u32,
+        /// A request by which a clone has it as it is now; empty: it has it so.
+        request: Vec<u8>,
+    },
     /// A session is gone.
     Ended(u32),
     /// An answer of the control plane to a request in the anchor's name: that of a clone, or of the replicator.
@@ -174,6 +181,11 @@ impl Pending {
     /// A request that waits.
     pub(crate) fn get(&self, key: Key) -> Option<&[u8]> {
         self.requests.get(&key).filter(|(.., is_answered)| !is_answered).map(|(octets, ..)| &**octets)
+    }
+
+    /// All requests that wait.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &[u8]> {
+        self.requests.values().filter(|(.., is_answered)| !is_answered).map(|(octets, ..)| &**octets)
     }
 
     /// Whether a request has its answer already: another one is a repetition.
@@ -331,7 +343,7 @@ pub struct Tracker<K> {
     pub(crate) peers: Peers,
     pub(crate) pending: Pending,
     /// Sessions that an earlier program has followed.
-    of_earlier: HashSet<u32>,
+    pub(crate) of_earlier: HashSet<u32>,
     /// Most sessions.
     pub(crate) most: usize,
     pub(crate) own: K,
@@ -421,14 +433,18 @@ impl<K: Knowledge> Tracker<K> {
 
     /// Sessions are gone: a control plane's, or all.
     pub(crate) fn lost(&mut self, end: Option<IpAddr>, restart: Restart, effects: &mut Vec<Effect>) {
+        self.lost_by(end, restart).into_iter().for_each(|number| self.ended(number, effects));
+    }
+
+    /// Which sessions an end has lost by a restart.
+    pub(crate) fn lost_by(&self, end: Option<IpAddr>, restart: Restart) -> Vec<u32> {
         let peer = end.map(|control| self.peers.find(control));
         let is_of = |number: &u32| {
             let is_earlier = restart == Restart::Now || self.of_earlier.contains(number);
             is_earlier
                 && peer.is_none_or(|peer| self.table.view(*number).and_then(|view| view.peer()) == peer)
         };
-        let numbers: Vec<u32> = self.table.numbers().filter(is_of).collect();
-        numbers.into_iter().for_each(|number| self.ended(number, effects));
+        self.table.numbers().filter(is_of).collect()
     }
 }
 

@@ -50,6 +50,8 @@ struct Upf {
     sessions: BTreeMap<u64, Held>,
     /// Seconds.
     clock: u32,
+    /// When it has started.
+    started: u32,
     sequence: u32,
     /// Sessions so far.
     begun: u64,
@@ -61,7 +63,8 @@ struct Upf {
 
 impl Upf {
     fn new(own: Ipv4Addr) -> Upf {
-        Upf { own, sessions: BTreeMap::new(), clock: 1000, sequence: 0, begun: 0, is_silent: false, lost: 0 }
+        let sessions = BTreeMap::new();
+        Upf { own, sessions, clock: 1000, started: 1, sequence: 0, begun: 0, is_silent: false, lost: 0 }
     }
 
     fn carry(&mut self, octets: u64) {
@@ -110,7 +113,7 @@ impl Upf {
         let answer = match message {
             Message::AssociationSetupRequest(_) => {
                 let cause = Cause::ACCEPTED;
-                let recovery_time_stamp = NtpSeconds(1);
+                let recovery_time_stamp = NtpSeconds(self.started);
                 let answer =
                     AssociationSetupResponse { node_id, cause, recovery_time_stamp, ..Default::default() };
                 encode(answer, 0, header.sequence)
@@ -146,7 +149,8 @@ impl Upf {
                 encode(answer, cp, header.sequence)
             }
             Message::HeartbeatRequest(_) => {
-                encode(HeartbeatResponse { recovery_time_stamp: NtpSeconds(1) }, 0, header.sequence)
+                let recovery_time_stamp = NtpSeconds(self.started);
+                encode(HeartbeatResponse { recovery_time_stamp }, 0, header.sequence)
             }
             Message::SessionReportResponse(_) => return None,
             other => panic!("{other:?}"),
@@ -547,6 +551,50 @@ async fn usage_is_charged_once_and_in_order() {
     // Repetitions may come for a while.
     let mut watch = world.replicator.watch_intercepted();
     time::timeout(Duration::from_secs(15), watch.wait_for(|all| all.is_empty())).await.unwrap().unwrap();
+}
+
+/// The original restarts while the user is at the clone, and the SMF sets the session up again: what the clone has carried is charged once,
+/// in the order of numbers that begins anew, and no second twice.
+#[tokio::test]
+async fn usage_is_charged_once_over_a_restart_of_the_original() {
+    let heartbeat = || HeartbeatRequest { recovery_time_stamp: NtpSeconds(1) };
+    let mut world = World::start(18).await;
+    world.ask(heartbeat()).await;
+    world.attach().await;
+    world.original.carry(1000);
+    world.tick(10);
+    let says = world.original.says(ReportType::USAR, &[1]);
+    let octets = world.through(&says).unwrap();
+    world.reported(&octets);
+    world.copy().await;
+    world.divert(true);
+    world.tick(10);
+    world.clone.lock().unwrap().carry(300);
+    world.clone_says(ReportType::USAR, &[1]).await.unwrap();
+    world.charged.is_in_order();
+    // What it had not reported goes with it.
+    world.original.carry(5);
+    world.original.sessions.clear();
+    world.original.started += 1;
+    world.ask(heartbeat()).await;
+    world.tick(10);
+    world.clone.lock().unwrap().carry(20);
+    let before = std::mem::take(&mut world.charged);
+    world.attach().await;
+    assert_eq!(world.clone.lock().unwrap().begun, 1, "the copy stays");
+    world.tick(10);
+    world.clone_says(ReportType::USAR, &[1]).await.unwrap();
+    world.original.carry(7);
+    let says = world.original.says(ReportType::USAR, &[1]);
+    let octets = world.through(&says).unwrap();
+    world.reported(&octets);
+    let Message::SessionDeletionResponse(answer) = world.ask(SessionDeletionRequest {}).await else {
+        panic!()
+    };
+    assert_eq!(answer.usage_reports.len(), 2);
+    world.charged.is_in_order();
+    assert_eq!((before.octets[&1], world.charged.octets[&1]), (1300, 27));
+    assert_eq!(before.seconds[&1] + world.charged.seconds[&1], 40);
 }
 
 /// A session is copied after its last report: what was charged until then is known to the next controller.

@@ -456,6 +456,113 @@ fn an_association_that_is_made_anew_takes_sessions_away_unless_they_are_retained
     }
 }
 
+/// Sessions that a UPF has lost wait for the SMF, which sets them up again with their tunnels (TS 23.527 §4.3). SEIDs that are given again
+/// mix nobody up; who gets another tunnel begins anew; who does not come back is gone.
+#[test]
+fn sessions_wait_for_their_restoration() {
+    let heartbeat = || HeartbeatRequest { recovery_time_stamp: NtpSeconds(5) };
+    let mut world = World::new();
+    world.ask(0, heartbeat());
+    let seids: Vec<u64> = (1..=4).map(|number| world.session(number)).collect();
+    let teids: Vec<u32> =
+        (0..4).map(|number| world.tracker.session(number).unwrap().bearers[0].uplink).collect();
+    let mut to = Upf::new(CLONE, 1);
+    let (mut clone, _) = world.copy(&mut to);
+    world.upf.restart();
+    assert_eq!(world.ask(0, heartbeat()).1, []);
+    assert_eq!((world.tracker.table().len(), world.tracker.table().by_anchor(seids[0])), (4, None));
+    let association = AssociationSetupRequest {
+        node_id: NodeId::Ipv4(SMF),
+        recovery_time_stamp: NtpSeconds(5),
+        ..Default::default()
+    };
+    assert_eq!(world.ask(0, association).1, []);
+    // The second one is the first to come back, idle, and gets the first one's SEID.
+    world.upf.next = teids[0];
+    let again = |number: u32, gnb: Option<u32>| {
+        let mut request = establishment(number);
+        let teid = teids[number as usize - 1];
+        let tunnel = Some(FTeid::Assigned { teid, ipv4: Some(UPF), ipv6: None });
+        request
+            .create_pdrs
+            .iter_mut()
+            .filter(|pdr| pdr.pdi.f_teid.is_some())
+            .for_each(|pdr| pdr.pdi.f_teid = tunnel);
+        if let Some(teid) = gnb {
+            let header = OuterHeaderCreation::gtpu(teid, GNB.into());
+            let parameters =
+                ForwardingParameters { outer_header_creation: Some(header), ..Default::default() };
+            request.create_fars[1].apply_action = ApplyAction::FORW;
+            request.create_fars[1].forwarding_parameters = Some(Box::new(parameters));
+        }
+        request
+    };
+    let mut now_at = Vec::new();
+    for (number, gnb) in [(2, None), (1, Some(0xe001))] {
+        let (answer, effects) = world.ask(0, again(number, gnb));
+        let Message::SessionEstablishmentResponse(answer) = answer else { panic!() };
+        now_at.push(answer.up_f_seid.unwrap().seid);
+        let [Effect::Restored { number: place, request }] = &effects[..] else { panic!("{effects:?}") };
+        assert_eq!(*place, number - 1);
+        clone.later(world.now, *place, request.clone());
+        drive(&mut clone, &mut to, world.now);
+        let held = to.sessions.values().find(|held| held.cp.seid == establishment(number).cp_f_seid.seid);
+        assert_eq!(held.unwrap().gnb, gnb);
+        let session = world.tracker.session(*place).unwrap();
+        assert_eq!((session.idle, session.requests.len()), (gnb.is_none(), 2));
+        assert!(world.tracker.table().octets(*place).unwrap().len() <= 64);
+    }
+    assert_eq!(now_at[0], seids[0], "given again");
+    assert!(matches!(world.ask(now_at[0], to_gnb(0xf002)).1[..], [Effect::Changed { number: 1, .. }]));
+    // The third one is not what it was: its packets are counted.
+    let mut other = again(3, None);
+    other.create_urrs = vec![CreateUrr { urr_id: UrrId(1), ..Default::default() }];
+    assert!(matches!(world.ask(0, other).1[..], [Effect::Began { number: 2, .. }]));
+    // It takes its time, but not for ever.
+    world.now += replication::n4::track::RESTORED_WITHIN / 2;
+    assert!(matches!(world.ask(0, again(1, Some(0xe001))).1[..], [Effect::Restored { number: 0, .. }]));
+    world.now += replication::n4::track::RESTORED_WITHIN / 2;
+    assert_eq!(world.ask(0, heartbeat()).1, []);
+    world.now += replication::n4::track::RESTORED_WITHIN;
+    assert_eq!(world.ask(0, heartbeat()).1, [Effect::Ended(3)]);
+    assert_eq!(world.tracker.waits_until(), None);
+    assert_eq!(world.tracker.table().len(), 3);
+}
+
+/// Sessions that the SMF deletes while their UPF is away, or has lost them, are not waited for.
+#[test]
+fn lost_sessions_that_are_deleted_are_gone() {
+    let heartbeat = || HeartbeatRequest { recovery_time_stamp: NtpSeconds(5) };
+    let mut world = World::new();
+    world.ask(0, heartbeat());
+    let seids: Vec<u64> = (1..=3).map(|number| world.session(number)).collect();
+    let deletion = encode(SessionDeletionRequest {}, seids[0], 700);
+    let datagram = Datagram { control: SMF.into(), by_control: true, octets: &deletion };
+    let mut effects = Vec::new();
+    world.tracker.observe(world.now, datagram, &mut effects);
+    assert_eq!(effects, []);
+    world.upf.restart();
+    assert_eq!(world.ask(0, heartbeat()).1, [Effect::Ended(0)]);
+    assert_eq!(world.ask(seids[1], SessionDeletionRequest {}).1, [Effect::Ended(1)]);
+    assert_eq!(world.ask(seids[1], SessionDeletionRequest {}).1, []);
+    assert_eq!(world.tracker.table().len(), 1);
+}
+
+/// Another user has the address of a session that its UPF has lost: that one does not come back.
+#[test]
+fn a_lost_session_whose_address_another_one_gets_is_gone() {
+    let mut world = World::new();
+    world.ask(0, HeartbeatRequest { recovery_time_stamp: NtpSeconds(5) });
+    world.session(1);
+    world.upf.restart();
+    world.ask(0, HeartbeatRequest { recovery_time_stamp: NtpSeconds(5) });
+    world.upf.is_associated = true;
+    let mut other = establishment(1);
+    other.cp_f_seid.seid += 7;
+    let (_, effects) = world.ask(0, other);
+    assert!(matches!(effects[..], [Effect::Ended(0), Effect::Began { number: 0, .. }]), "{effects:?}");
+}
+
 /// A clone that restarts has lost its copies: they are reported as gone, and the association is made again before anything else is asked.
 #[test]
 fn a_clone_that_restarts_is_noticed() {

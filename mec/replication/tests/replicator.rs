@@ -403,6 +403,79 @@ async fn an_smf_that_restarts_while_nobody_follows_it_is_noticed() {
     assert_eq!(world.listed(), [], "it has restarted between two heartbeats");
 }
 
+/// The UPF tells when it has started.
+fn upf_has_started(world: &World<Upf>, sequence: u32, started: u32) {
+    let of = |started| pfcp::NtpSeconds(started);
+    let request = HeartbeatRequest { recovery_time_stamp: of(4) };
+    world.observe(true, &anchors::pfcp_octets(request, 0, sequence));
+    let answer = HeartbeatResponse { recovery_time_stamp: of(started) };
+    world.observe(false, &anchors::pfcp_octets(answer, 0, sequence));
+}
+
+/// The SMF sets up sessions again that a UPF has lost (TS 23.527 §4.3): their copies stay, and follow them, also if the SMF names them
+/// otherwise, and if the controller restarts meanwhile. A copy of a session that gets another tunnel ends.
+#[tokio::test]
+async fn copies_outlive_a_restart_of_their_original() {
+    let mut world: World<Upf> = World::start(Config::default()).await;
+    (1..=5).for_each(|ue| world.attach(ue));
+    upf_has_started(&world, 900, 7);
+    assert_eq!(world.copy(Scheme::Selective).await.unwrap().done.len(), 5);
+    let (names, at_clone) = (world.listed(), world.clone.lock().unwrap().seids());
+    let teid = |ue: u32| names[ue as usize - 1].tunnels[0].uplink;
+    world.original.restart();
+    upf_has_started(&world, 901, 8);
+    world.original.answer(&anchors::pfcp_octets(
+        pfcp::message::AssociationSetupRequest {
+            node_id: pfcp::NodeId::Ipv4(world.control),
+            recovery_time_stamp: pfcp::NtpSeconds(4),
+            ..Default::default()
+        },
+        0,
+        902,
+    ));
+    world.restart().await;
+    assert_eq!(world.replicator.replicas()[0].3, 5);
+    assert_eq!(world.clone.lock().unwrap().seids(), at_clone);
+    // As it was; idle meanwhile; at another base station; under another name.
+    let again = [(1, 1, Some(0xe001)), (2, 2, None), (3, 3, Some(0xe0ff)), (100, 4, Some(0xe004))];
+    for (name, ue, station) in again {
+        let seid = anchors::SMF_SEID + name;
+        let request = anchors::restored(world.control, world.original.own(), (seid, ue), teid(ue), station);
+        let answer = world.ask(request);
+        world.ues.insert(ue, Upf::given(&answer));
+    }
+    world
+        .until_clone_has(&BTreeMap::from([
+            (1, Some(0xe001)),
+            (2, None),
+            (3, Some(0xe0ff)),
+            (100, Some(0xe004)),
+            (5, Some(0xe005)),
+        ]))
+        .await;
+    assert_eq!(world.clone.lock().unwrap().seids(), at_clone, "no session was made anew");
+    let now = world.listed();
+    let ids = |all: &[Listed]| all.iter().map(|listed| listed.id.clone()).collect::<Vec<_>>();
+    assert_eq!(ids(&now), ids(&names), "they are called as before");
+    // What is asked of them now reaches copies.
+    world.activate(2, 0xe102);
+    world.activate(4, 0xe104);
+    // The last one gets another tunnel.
+    world.attach(5);
+    world
+        .until_clone_has(&BTreeMap::from([
+            (1, Some(0xe001)),
+            (2, Some(0xe102)),
+            (3, Some(0xe0ff)),
+            (100, Some(0xe104)),
+        ]))
+        .await;
+    // It is copied anew, and the others are there.
+    assert_eq!(world.copy(Scheme::Selective).await.unwrap().done.len(), 5);
+    let later = world.clone.lock().unwrap().seids();
+    assert_eq!(at_clone.iter().filter(|seid| later.contains(seid)).count(), 4);
+}
+
 /// CAP-5: packets for an idle user come to its clone, which asks the MME to page it. The MME hears its original, the acknowledgement goes to the
 /// clone, and with the service request the user is active at both.
 #[tokio::test]

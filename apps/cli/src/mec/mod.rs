@@ -199,7 +199,9 @@ pub(crate) fn check(mec: &Config, root: &yaml::Node) -> Option<Problem> {
     let controller = controller.map(|bad| (format!("mec.controller.{}", bad.path), bad.message));
     let orchestrator = mec.orchestrator.as_ref().and_then(|orchestrator| orchestrator.check().err());
     let orchestrator = orchestrator.map(|bad| (format!("mec.orchestrator.{}", bad.path), bad.message));
-    let (path, message) = switch.or(controller).or(orchestrator)?;
+    let agent = mec.agent.as_ref().and_then(|agent| agent.check().err());
+    let agent = agent.map(|(key, message)| (format!("mec.agent.{key}"), message));
+    let (path, message) = switch.or(controller).or(orchestrator).or(agent)?;
     Some(Problem::at(root.line_of(&path), &path, message))
 }
 
@@ -242,6 +244,27 @@ mod tests {
         assert!(
             said("- name: site1", "- name: origin").contains("mec.orchestrator.hosts: `origin` is no name")
         );
+        let agent = |change: &str| {
+            let sound = "mec:\n  agent:\n    listen: 10.9.0.3:8806\n    control: 10.0.0.9\n    clone: 10.0.0.12\n    gtpu: 10.0.0.12\n";
+            let (key, _) = change.split_once(':').unwrap();
+            let of_key = |line: &&str| line.trim_start().starts_with(&format!("{key}:"));
+            let line = sound.lines().find(of_key).map_or("", str::trim_start);
+            let text =
+                if line.is_empty() { format!("{sound}    {change}\n") } else { sound.replace(line, change) };
+            parse(&text).err().map(|problems| (problems[0].path.clone(), problems[0].line))
+        };
+        assert_eq!(agent("gtpu: 10.0.0.13"), None);
+        for (change, line) in [
+            ("listen: 10.9.0.3:0", 3),
+            ("control: 0.0.0.0", 4),
+            ("clone: 10.0.0.9", 5),
+            ("clone: 2001:db8::1", 5),
+            ("gtpu: 224.0.0.1", 6),
+            ("window: 0", 7),
+        ] {
+            let (key, _) = change.split_once(':').unwrap();
+            assert_eq!(agent(change), Some((format!("mec.agent.{key}"), line)), "{change}");
+        }
         assert_eq!(parse("log: info").err().unwrap()[0].path, "mec");
     }
 }

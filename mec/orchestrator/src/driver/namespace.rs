@@ -56,7 +56,13 @@ impl Processes {
         std::fs::create_dir_all(&self.run_dir).map_err(|error| failed(&self.run_dir, &error))?;
         let config::Driver::Namespace(name) = &host.driver else { return Ok(()) };
         let path = Path::new("/run/netns").join(name);
-        let namespace = NetNs::from_path(&path).map_err(|error| failed(&path, &error))?;
+        let namespace = NetNs::from_path(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => DriverError::System {
+                what: path.display().to_string(),
+                error: format!("there is no such namespace: make it (`ip netns add {name}`), or correct the key `driver` of {}", host.name),
+            },
+            _ => failed(&path, &error),
+        })?;
         for part in PARTS {
             let lock = self.lock(host, part);
             let started = match process::holder(&lock) {
@@ -68,6 +74,11 @@ impl Processes {
                 Ok(id) => tracing::info!(host = host.name, part, id, "started"),
                 // Another start of the same was faster.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !self.program.exists() => {
+                    let what = format!("{part} of {}: {}", host.name, self.program.display());
+                    let error = "there is no such program any more: put it back, or start the orchestrator from where it is now";
+                    return Err(DriverError::System { what, error: error.to_owned() });
+                }
                 Err(error) => {
                     let what = format!("{} of {}: {}", part, host.name, self.program.display());
                     return Err(DriverError::System { what, error: error.to_string() });
@@ -111,6 +122,30 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+
+    /// What is missing is named, with what to do; it does not look like something that goes away by itself.
+    #[tokio::test]
+    async fn what_is_missing_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let host = |namespace: &str| -> Host {
+            serde_json::from_value(serde_json::json!(
+                {"name": "edge1", "anchor": "gw2", "agent": "10.9.0.3:8806", "configuration": "/etc/edge1.yaml", "nfs": ["upf"],
+                 "driver": {"namespace": namespace}}
+            ))
+            .unwrap()
+        };
+        let driver = Processes::new(folder.path().join("gone"), folder.path().join("run"));
+        for (namespace, expected) in [
+            ("/proc/self/ns/net", "anchor of edge1: "),
+            ("/proc/self/ns/net", "put it back"),
+            ("nowhere-at-all", "ip netns add nowhere-at-all"),
+        ] {
+            let error = driver.start(&host(namespace)).await.unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}");
+            let refused = crate::request::Refused::from(error);
+            assert!(matches!(refused, crate::request::Refused::Driver(_)), "{refused:?}");
+        }
+    }
 
     #[tokio::test]
     async fn processes_are_found_again_and_run_once() {

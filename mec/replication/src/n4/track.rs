@@ -1,18 +1,23 @@
 //! Follows the messages between SMFs and a UPF, and keeps of each session the requests that make it again.
 //!
 //! Only what the other end has accepted counts (CAP-8). A later modification takes the place of an earlier one if it changes all that
-//! the earlier one changed. What a restart of either end takes away, goes (STO-3).
+//! the earlier one changed. What a restart of the SMF takes away, goes (STO-3). What a restart of the UPF takes away is waited for, as the
+//! SMF may set it up again (TS 23.527 §4.3): until then such a session has no SEID at the UPF.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use foldhash::HashMap;
 use pfcp::codec::Value as _;
 use pfcp::message::*;
 use pfcp::{ApplyAction, AsRspFlags, FTeid, UeIpAddress, ie};
 
+use super::clone::N4 as N4Side;
+use super::restoration::difference;
 use super::{spots, tree};
-use crate::record::{Bearer, prefix};
+use crate::clone::Side as _;
+use crate::record::{Bearer, addresses_of, prefix};
 use crate::session::Session;
 use crate::template::Misfit;
 use crate::track::{
@@ -20,11 +25,20 @@ use crate::track::{
     is_ours,
 };
 
+/// How long sessions that a UPF has lost are waited for, after the last one that has come back.
+pub const RESTORED_WITHIN: Duration = Duration::from_secs(30);
+/// The SEID at the UPF of a session that it has lost: no session has this one (TS 29.244 §7.2.2.4.2).
+const NONE: u64 = 0;
+
 /// What is known beyond sessions and transactions.
 #[derive(Debug, Default)]
 pub struct N4 {
     /// SMFs with sessions that have asked for an association, and of which nobody knew then when they had started before.
     newly_heard: BTreeSet<u8>,
+    /// Sessions that the UPF has lost, by their SEIDs until then.
+    lost: HashMap<u64, u32>,
+    /// Until when they are waited for.
+    waits_until: Option<Instant>,
 }
 
 impl Knowledge for N4 {}
@@ -33,10 +47,62 @@ impl Knowledge for N4 {}
 pub type Tracker = track::Tracker<N4>;
 
 impl Tracker {
-    /// Gives up waiting for requests that were not captured. What that leads to is about other sessions than the next datagram.
-    pub fn lost_requests(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+    /// Gives up waiting for requests that were not captured, and for sessions that were not set up again. What that leads to is about
+    /// other sessions than the next datagram.
+    pub fn give_up(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         while let Some((key, answer)) = self.pending.lost(now) {
             self.lost_request(key, &answer, effects);
+        }
+        if self.own.waits_until.is_some_and(|until| until <= now) {
+            (self.own.waits_until, self.own.lost) = Default::default();
+            let lost: Vec<u32> = self.table.numbers().filter(|number| self.is_lost(*number)).collect();
+            lost.into_iter().for_each(|number| self.ended(number, effects));
+        }
+    }
+
+    /// Until when sessions that the UPF has lost are waited for, if there may be some.
+    pub fn waits_until(&self) -> Option<Instant> {
+        self.own.waits_until
+    }
+
+    /// Goes on waiting for those for which an earlier program has waited.
+    pub fn wait_on(&mut self, now: Instant) {
+        let any = self.table.numbers().any(|number| self.is_lost(number));
+        self.own.waits_until = any.then(|| now + RESTORED_WITHIN);
+    }
+
+    fn is_lost(&self, number: u32) -> bool {
+        self.table.view(number).is_some_and(|view| view.anchor() == Some(NONE))
+    }
+
+    /// Either end says when it has started.
+    fn has_started(&mut self, now: Instant, end: Option<IpAddr>, start: u32, effects: &mut Vec<Effect>) {
+        let Some(restart) = self.peers.restart(end, start) else { return };
+        if end.is_some() {
+            return self.lost(end, restart, effects);
+        }
+        let mut before = std::mem::take(&mut self.own.lost);
+        before.retain(|_, number| self.is_lost(*number));
+        for number in self.lost_by(None, restart) {
+            let Some(mut session) = self.session(number).filter(|session| session.anchor != NONE) else {
+                continue;
+            };
+            before.insert(session.anchor, number);
+            session.set_anchor(NONE, N4Side::patch);
+            // It needs no more room than before.
+            let _ = session.save(&mut self.table, Some(number), spots);
+        }
+        (self.own.waits_until, self.own.lost) = (Some(now + RESTORED_WITHIN), before);
+        let ends: Vec<u64> = self.pending.waiting().filter_map(ended_by).collect();
+        ends.into_iter().for_each(|seid| self.not_to_return(seid, effects));
+    }
+
+    /// The SMF has asked the UPF to delete a session that it has lost: it will not set it up again, whatever the answer is.
+    fn not_to_return(&mut self, seid: u64, effects: &mut Vec<Effect>) {
+        if let Some(number) = self.own.lost.remove(&seid)
+            && self.is_lost(number)
+        {
+            self.ended(number, effects);
         }
     }
 
@@ -65,10 +131,13 @@ impl Tracker {
         effects: &mut Vec<Effect>,
     ) -> Result<(), Misfit> {
         let Datagram { control, by_control, .. } = datagram;
-        self.lost_requests(now, effects);
+        self.give_up(now, effects);
         if header.message_type.is_request() {
             let key = (control, by_control, header.sequence);
             self.pending.note(now, key, octets);
+            if let Some(seid) = ended_by(octets).filter(|_| by_control) {
+                self.not_to_return(seid, effects);
+            }
             if by_control && header.message_type == MessageType::AssociationSetupRequest {
                 self.asks_for_association(control);
             }
@@ -97,7 +166,7 @@ impl Tracker {
             Ok(Message::HeartbeatResponse(answer)) => {
                 // Who answered; whoever only claims to be it cannot answer the other end's question.
                 let end = by_control.then_some(control);
-                self.started(end, answer.recovery_time_stamp.0, effects);
+                self.has_started(now, end, answer.recovery_time_stamp.0, effects);
                 Ok(())
             }
             Ok(Message::AssociationSetupResponse(answer)) if answer.cause.is_accepted() => {
@@ -109,7 +178,7 @@ impl Tracker {
                 let (of_control, of_anchor) =
                     if by_control { (of_answer, of_request) } else { (of_request, of_answer) };
                 for (end, start) in [(None, of_anchor), (Some(control), of_control)] {
-                    self.started(end, start, effects);
+                    self.has_started(now, end, start, effects);
                 }
                 let was_unknown =
                     self.peers.find(control).is_some_and(|peer| self.own.newly_heard.remove(&peer));
@@ -121,7 +190,7 @@ impl Tracker {
                 Ok(())
             }
             Ok(Message::SessionEstablishmentResponse(answer)) if answer.cause.is_accepted() => {
-                self.established(control, &asked, &answer, effects)
+                self.established(now, control, &asked, &answer, effects)
             }
             Ok(Message::SessionModificationResponse(answer)) if answer.cause.is_accepted() => {
                 self.modified(control, &asked, &answer, effects)
@@ -153,6 +222,7 @@ impl Tracker {
 
     fn established(
         &mut self,
+        now: Instant,
         control: IpAddr,
         asked: &[u8],
         answer: &SessionEstablishmentResponse,
@@ -170,9 +240,6 @@ impl Tracker {
         if let Some(other) = holder.filter(|other| Some(*other) != before) {
             self.ended(other, effects);
         }
-        if before.is_none() && self.table.len() >= self.most {
-            return Err(Misfit);
-        }
         let chosen = Chosen::of(&answer.created_pdrs);
         let mut session = Session {
             peer,
@@ -184,9 +251,52 @@ impl Tracker {
         };
         session.requests.push(chosen.write(asked));
         settle(&mut session);
+        let lost: BTreeSet<u32> = session
+            .bearers
+            .iter()
+            .flat_map(addresses_of)
+            .flat_map(|address| self.table.all_by_address(address))
+            .filter(|number| self.is_lost(*number))
+            .collect();
+        for number in named.into_iter().chain(lost.iter().copied()) {
+            if let Some(effect) = self.set_up_again(number, &session) {
+                if let Some(other) = holder.filter(|other| *other != number && Some(*other) == before) {
+                    self.ended(other, effects);
+                }
+                self.own.waits_until = self.own.waits_until.map(|_| now + RESTORED_WITHIN);
+                effects.push(effect);
+                return Ok(());
+            }
+        }
+        // Their addresses are those of another session now.
+        for number in lost.into_iter().filter(|number| Some(*number) != before) {
+            self.ended(number, effects);
+        }
+        if before.is_none() && self.table.len() >= self.most {
+            return Err(Misfit);
+        }
         let number = session.save(&mut self.table, before, spots)?;
         effects.push(self.began(number, asked));
         Ok(())
+    }
+
+    /// A session that the UPF has lost is set up again, if this is it: its tunnels and addresses are the same, and its rules can be made so.
+    fn set_up_again(&mut self, number: u32, now: &Session) -> Option<Effect> {
+        let before = self.session(number)?;
+        if before.incomplete || before.bearers != now.bearers {
+            return None;
+        }
+        let mut request = difference(&before.requests, now.requests.first()?)?;
+        let mut session = Session { peer: now.peer, control: now.control, ..before };
+        if !request.is_empty() {
+            add(&mut session, &request);
+        }
+        session.set_anchor(now.anchor, N4Side::patch);
+        N4Side::patch(&mut request, now.anchor, 0);
+        settle(&mut session);
+        self.save(number, &session, spots).ok()?;
+        self.of_earlier.remove(&number);
+        Some(Effect::Restored { number, request })
     }
 
     fn modified(
@@ -214,14 +324,7 @@ impl Tracker {
             effects.push(Effect::Queried { number, request });
             return Ok(());
         }
-        if let Some(new) = &says {
-            let is_said = |old: &Vec<u8>| {
-                old.get(1) == Some(&(MessageType::SessionModificationRequest as u8))
-                    && tree::updates(old).is_some_and(|old| old.is_subset(new))
-            };
-            session.requests.retain(|old| !is_said(old));
-        }
-        session.requests.push(request.clone());
+        add(&mut session, &request);
         settle(&mut session);
         self.save(number, &session, spots)?;
         effects.push(Effect::Changed { number, request });
@@ -253,6 +356,24 @@ impl Tracker {
             None => {}
         }
     }
+}
+
+/// The session that a request is to delete, by its SEID at the UPF.
+fn ended_by(request: &[u8]) -> Option<u64> {
+    let is_deletion = request.get(1) == Some(&(MessageType::SessionDeletionRequest as u8));
+    Header::decode(request).ok().filter(|_| is_deletion)?.0.seid
+}
+
+/// Adds a modification to those that make a session. It takes the place of earlier ones if it changes all that they changed.
+fn add(session: &mut Session, request: &[u8]) {
+    if let Some(new) = tree::updates(request) {
+        let is_said = |old: &Vec<u8>| {
+            old.get(1) == Some(&(MessageType::SessionModificationRequest as u8))
+                && tree::updates(old).is_some_and(|old| old.is_subset(&new))
+        };
+        session.requests.retain(|old| !is_said(old));
+    }
+    session.requests.push(request.to_vec());
 }
 
 /// What the UP function chose, by PDR.

@@ -119,7 +119,7 @@ fn with(report: &[u8], wanted: u16, value: &[u8]) -> Vec<u8> {
 }
 
 /// Appends an IE to a message.
-fn append(message: &mut Vec<u8>, kind: u16, value: &[u8]) -> Result<(), Misfit> {
+pub(super) fn append(message: &mut Vec<u8>, kind: u16, value: &[u8]) -> Result<(), Misfit> {
     let length = u16::try_from(value.len()).map_err(|_| Misfit)?;
     let whole = u16::try_from(message.len() + value.len()).map_err(|_| Misfit)?;
     message.extend_from_slice(&kind.to_be_bytes());
@@ -440,6 +440,16 @@ impl Ledger {
             }
         }
         Ok(())
+    }
+
+    /// The session is at its UPF anew, which counts its reports from zero; reports that waited for the next number can be told. The time for
+    /// which was charged stays charged.
+    pub fn begins_anew(&mut self) -> Vec<Vec<u8>> {
+        self.is_unsure = false;
+        for rule in &mut self.rules {
+            (rule.next, rule.ahead, rule.own) = (0, 0, None);
+        }
+        std::mem::take(&mut self.waiting)
     }
 
     /// A modification was done that may remove rules: one that is created later counts anew.

@@ -55,7 +55,7 @@ impl Tracker {
     }
 
     /// Gives up waiting for requests that were not captured. What that leads to is about other sessions than the next datagram.
-    pub fn lost_requests(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+    pub fn give_up(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         while let Some((key, answer)) = self.pending.lost(now) {
             self.lost_request(key, &answer, effects);
         }
@@ -88,7 +88,7 @@ impl Tracker {
         effects: &mut Vec<Effect>,
     ) {
         let Datagram { control, by_control, .. } = datagram;
-        self.lost_requests(now, effects);
+        self.give_up(now, effects);
         match header.message_type.kind() {
             Kind::Request | Kind::Command => {
                 let key = (control, by_control, header.sequence);

@@ -9,7 +9,7 @@ mod spgw;
 mod upf;
 
 pub use spgw::{MME_TEID, Spgw, octets as gtp_octets};
-pub use upf::{SMF_SEID, Upf, octets as pfcp_octets};
+pub use upf::{SMF_SEID, Upf, octets as pfcp_octets, restored};
 
 /// Where packets of active users go.
 pub const STATION: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);

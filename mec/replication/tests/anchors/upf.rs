@@ -35,6 +35,11 @@ pub struct Upf {
 }
 
 impl Upf {
+    /// By what its sessions are addressed.
+    pub fn seids(&self) -> Vec<u64> {
+        self.sessions.keys().copied().collect()
+    }
+
     fn established(&mut self, request: &SessionEstablishmentRequest, sequence: u32) -> Vec<u8> {
         let (node_id, cp) = (NodeId::Ipv4(self.own), request.cp_f_seid);
         if !self.is_associated {
@@ -53,7 +58,9 @@ impl Upf {
         // The SMF names it as before: it begins anew.
         self.sessions.retain(|_, held| held.cp != cp);
         let own = u64::from(next(&mut self.last)) << 8;
-        self.sessions.insert(own, Held { cp, gnb: None });
+        let to_station = request.create_fars.iter().find_map(|far| far.forwarding_parameters.as_ref());
+        let gnb = to_station.and_then(|of| of.outer_header_creation.as_ref()?.teid);
+        self.sessions.insert(own, Held { cp, gnb });
         let answer = SessionEstablishmentResponse {
             node_id,
             cause: Cause::ACCEPTED,
@@ -95,6 +102,7 @@ impl Model for Upf {
             Message::SessionEstablishmentRequest(request) => self.established(&request, sequence),
             Message::SessionModificationRequest(request) => {
                 if let Some(held) = self.sessions.get_mut(&own) {
+                    held.cp = request.cp_f_seid.unwrap_or(held.cp);
                     for far in &request.update_fars {
                         let parameters = far.update_forwarding_parameters.as_ref();
                         held.gnb = parameters.and_then(|of| of.outer_header_creation.as_ref()?.teid);
@@ -127,31 +135,8 @@ impl Model for Upf {
     }
 
     fn attach(control: Ipv4Addr, ue: u32) -> Vec<u8> {
-        let ipv4 = Some(Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(10, 45, 0, 0)) + ue));
-        let address = |destination| Some(UeIpAddress { ipv4, destination, ..Default::default() });
         let choose = FTeid::Choose { ipv4: true, ipv6: false, id: Some(1) };
-        let uplink = Pdi { f_teid: Some(choose), ue_ip_address: address(false), ..Default::default() };
-        let downlink = Pdi {
-            source_interface: SourceInterface::Core,
-            ue_ip_address: address(true),
-            ..Default::default()
-        };
-        let pdr = |id: u16, pdi| CreatePdr {
-            pdr_id: PdrId(id),
-            precedence: Precedence(255),
-            pdi,
-            far_id: Some(FarId(id.into())),
-            ..Default::default()
-        };
-        let far = |id, apply_action| CreateFar { far_id: FarId(id), apply_action, ..Default::default() };
-        let request = SessionEstablishmentRequest {
-            node_id: NodeId::Ipv4(control),
-            cp_f_seid: FSeid::new(SMF_SEID + u64::from(ue), control.into()),
-            create_pdrs: vec![pdr(1, uplink), pdr(2, downlink)],
-            create_fars: vec![far(1, ApplyAction::FORW), far(2, ApplyAction::BUFF)],
-            ..Default::default()
-        };
-        octets(request, 0, 0)
+        octets(establishment(control, SMF_SEID + u64::from(ue), ue, choose, None), 0, 0)
     }
 
     fn given(answer: &[u8]) -> u64 {
@@ -186,4 +171,52 @@ impl Model for Upf {
     fn name(control: Ipv4Addr, ue: u32) -> String {
         format!("seid-{control}-{:x}", SMF_SEID + u64::from(ue))
     }
+}
+
+/// What an SMF asks for a UE's session, which it names by this SEID, with a tunnel towards the base station or none.
+fn establishment(
+    control: Ipv4Addr,
+    seid: u64,
+    ue: u32,
+    tunnel: FTeid,
+    station: Option<u32>,
+) -> SessionEstablishmentRequest {
+    let ipv4 = Some(Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(10, 45, 0, 0)) + ue));
+    let address = |destination| Some(UeIpAddress { ipv4, destination, ..Default::default() });
+    let uplink = Pdi { f_teid: Some(tunnel), ue_ip_address: address(false), ..Default::default() };
+    let downlink =
+        Pdi { source_interface: SourceInterface::Core, ue_ip_address: address(true), ..Default::default() };
+    let pdr = |id: u16, pdi| CreatePdr {
+        pdr_id: PdrId(id),
+        precedence: Precedence(255),
+        pdi,
+        far_id: Some(FarId(id.into())),
+        ..Default::default()
+    };
+    let far = |id, apply_action| CreateFar { far_id: FarId(id), apply_action, ..Default::default() };
+    let to_station = |teid| {
+        let outer_header_creation = Some(OuterHeaderCreation::gtpu(teid, STATION.into()));
+        let parameters = ForwardingParameters { outer_header_creation, ..Default::default() };
+        CreateFar { forwarding_parameters: Some(Box::new(parameters)), ..far(2, ApplyAction::FORW) }
+    };
+    let downwards = station.map_or_else(|| far(2, ApplyAction::BUFF), to_station);
+    SessionEstablishmentRequest {
+        node_id: NodeId::Ipv4(control),
+        cp_f_seid: FSeid::new(seid, control.into()),
+        create_pdrs: vec![pdr(1, uplink), pdr(2, downlink)],
+        create_fars: vec![far(1, ApplyAction::FORW), downwards],
+        ..Default::default()
+    }
+}
+
+/// How an SMF sets up a UE's session again at a UPF that has lost it, with the TEID that it had there.
+pub fn restored(
+    control: Ipv4Addr,
+    upf: Ipv4Addr,
+    (seid, ue): (u64, u32),
+    teid: u32,
+    station: Option<u32>,
+) -> Vec<u8> {
+    let tunnel = FTeid::Assigned { teid, ipv4: Some(upf), ipv6: None };
+    octets(establishment(control, seid, ue, tunnel, station), 0, 0)
 }
