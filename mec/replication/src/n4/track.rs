@@ -185,7 +185,10 @@ impl Tracker {
                 let are_retained = answer.flags.is_some_and(|flags| flags.contains(AsRspFlags::PSREI));
                 // The UPF has deleted the sessions of an association before this one (TS 29.244 §6.2.6.2.2).
                 if was_unknown && !by_control && !are_retained {
-                    self.lost(Some(control), Restart::Now, effects);
+                    let mut numbers = self.lost_by(Some(control), Restart::Now);
+                    // Those that were lost by a restart of the UPF may come back: it may be why the SMF asks.
+                    numbers.retain(|number| !self.is_lost(*number));
+                    numbers.into_iter().for_each(|number| self.ended(number, effects));
                 }
                 Ok(())
             }
