@@ -32,12 +32,14 @@ const PORTS: &str = "5000-6999";
 pub(crate) struct Come {
     /// The anchors' link-layer addresses: those of the central one first.
     macs: Vec<Vec<String>>,
+    /// Where packets come: uplink, and downlink.
+    places: [NetNs; 2],
 }
 
 impl Come {
-    /// Counts from now on, of the anchors in these namespaces.
-    pub(crate) async fn start(lab: &Lab, anchors: &[&NetNs]) -> Come {
-        for (space, interface) in [(lab.dn(), "n6"), (lab.ran(), "n2")] {
+    /// Counts from now on, of the anchors in these namespaces, what comes at these interfaces: where uplink packets come, and downlink ones.
+    pub(crate) async fn start(lab: &Lab, at: [(&NetNs, &str); 2], anchors: &[&NetNs]) -> Come {
+        for (space, interface) in at {
             let rules = lab.folder().join("come.nft");
             std::fs::write(&rules, COME.replace("INTERFACE", interface).replace("PORTS", PORTS)).unwrap();
             let counted =
@@ -49,19 +51,22 @@ impl Come {
             let mut own = Vec::new();
             for interface in ["n2", "n6"] {
                 let list = Command::new("ip").args(["-j", "link", "show", interface]).namespace(space);
-                let said: Value =
-                    serde_json::from_slice(&list.output(PATIENCE).await.unwrap().stdout).unwrap();
+                let list = list.output(PATIENCE).await.unwrap();
+                // The S-GW that is apart has no side of SGi.
+                let Ok(said) = serde_json::from_slice::<Value>(&list.stdout) else { continue };
                 own.push(said[0]["address"].as_str().unwrap().to_owned());
             }
             macs.push(own);
         }
-        Come { macs }
+        Come { macs, places: at.map(|(space, _)| space.clone()) }
     }
 
     /// Packets to each port that have come from each anchor so far.
-    pub(crate) async fn counts(&self, lab: &Lab) -> Vec<BTreeMap<u16, u64>> {
+    pub(crate) async fn counts(&self) -> Vec<BTreeMap<u16, u64>> {
         let mut counts = vec![BTreeMap::new(); self.macs.len()];
-        for (space, set) in [(lab.dn(), "up"), (lab.ran(), "down")] {
+        let [uplink, downlink] = &self.places;
+        // In tunnels, and otherwise.
+        for (space, set) in [(uplink, "up"), (uplink, "down"), (downlink, "down")] {
             let list =
                 Command::new("nft").args(["-j", "list", "set", "netdev", "come", set]).namespace(space);
             let said: Value = serde_json::from_slice(&list.output(PATIENCE).await.unwrap().stdout).unwrap();

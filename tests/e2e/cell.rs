@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use gtpv2c::endpoint::PORT;
 use gtpv2c::tft::{Component, Direction, PacketFilter};
@@ -64,6 +65,7 @@ pub(crate) struct Cell {
     enbs: Vec<Enb>,
     config: Arc<UeConfig>,
     given: u32,
+    heard: Arc<AtomicU32>,
 }
 
 impl Drop for Cell {
@@ -84,14 +86,27 @@ impl Cell {
         let runtime = lab.ran().runtime(1).unwrap();
         let mut config = lte::Config::default();
         config.mme.s11 = SocketAddr::from((edge::CONTROL, PORT));
-        config.ue.gateway = SocketAddr::from((lab::CORE_N2, PORT));
+        config.ue.gateway = SocketAddr::from((lab.first_anchor(), PORT));
+        config.ue.pgw = Some(lab::CORE_N2.into());
         (config.ue.pdn_type, config.ue.static_ipv6) = (pdn_type, static_ipv6);
         let mme_config = config.mme.clone();
         let mme = runtime.spawn(async move { Mme::start(&mme_config).await }).await.unwrap().unwrap();
         let start =
             |(id, address): (u32, &IpAddr)| lab.ran().enter(|| Enb::start(id, *address)).unwrap().unwrap();
         let enbs = (1..).zip(enbs).map(start).collect();
-        Cell { runtime: Some(runtime), mme, enbs, config: Arc::new(config.ue), given: 0 }
+        Cell {
+            runtime: Some(runtime),
+            mme,
+            enbs,
+            config: Arc::new(config.ue),
+            given: 0,
+            heard: Arc::default(),
+        }
+    }
+
+    /// Requests of the gateway about UEs that no UE has asked for.
+    pub(crate) fn heard(&self) -> u32 {
+        self.heard.load(Ordering::Relaxed)
     }
 
     /// Attaches a further UE at the first eNB.
@@ -100,7 +115,8 @@ impl Cell {
         self.given += 1;
         let (asks, asked) = mpsc::unbounded_channel();
         let (is_there, comes) = oneshot::channel();
-        self.runtime.as_ref().unwrap().spawn(live(ue.unwrap(), self.enbs.clone(), is_there, asked));
+        let life = live(ue.unwrap(), self.enbs.clone(), is_there, asked, self.heard.clone());
+        self.runtime.as_ref().unwrap().spawn(life);
         let (imsi, addresses, space) = comes.await.expect("the UE attaches");
         Ue { imsi, addresses, space, asks }
     }
@@ -112,6 +128,7 @@ async fn live(
     enbs: Vec<Enb>,
     is_there: oneshot::Sender<(String, Vec<IpAddr>, NetNs)>,
     mut asked: mpsc::UnboundedReceiver<(Do, Done)>,
+    heard: Arc<AtomicU32>,
 ) {
     ue.attach().await.unwrap();
     if ue.pdn().unwrap().link_local().is_some() {
@@ -124,7 +141,10 @@ async fn live(
     loop {
         tokio::select! {
             wake = ue.wait() => match wake {
-                Wake::Gateway(begun) => drop(ue.answer(begun).await.unwrap()),
+                Wake::Gateway(begun) => {
+                    heard.fetch_add(1, Ordering::Relaxed);
+                    drop(ue.answer(begun).await.unwrap());
+                }
                 Wake::UplinkData => drop(ue.service_request().await.unwrap()),
             },
             ask = asked.recv() => {

@@ -27,7 +27,10 @@ mod mec_move;
 mod mec_order;
 mod mec_procedures;
 mod mec_service;
+mod mec_sgw;
 mod mec_switch;
+mod mec_usage;
+mod mec_world;
 #[path = "../../epc/tests/common/mme.rs"]
 mod mme;
 mod n2;

@@ -223,7 +223,12 @@ impl World {
             lab.kill(part).await.unwrap();
             lab.restart_part(part).unwrap();
         }
-        let come = Come::start(&lab, &[lab.core(), lab.namespace_of("edge-upf")]).await;
+        let come = Come::start(
+            &lab,
+            [(lab.dn(), "n6"), (lab.ran(), "n2")],
+            &[lab.core(), lab.namespace_of("edge-upf")],
+        )
+        .await;
         let mut world = World { ues: BTreeMap::new(), simulator: None, come, proxy, lab };
         world.controller_has_switches().await;
         world.simulator = Some(world.lab.simulate(&simulated(epc, arguments)).unwrap());
@@ -404,9 +409,9 @@ impl World {
     /// The ways of UEs at present.
     async fn ways(&self) -> BTreeMap<&str, Way> {
         let come = || self.ues.values().map(|ue| (ue.up.come(), ue.down.come())).collect::<Vec<_>>();
-        let (counts, first) = (self.come.counts(&self.lab).await, come());
+        let (counts, first) = (self.come.counts().await, come());
         time::sleep(WINDOW).await;
-        let (last, after) = (come(), self.come.counts(&self.lab).await);
+        let (last, after) = (come(), self.come.counts().await);
         let mut ways = BTreeMap::new();
         for (at, (imsi, ue)) in self.ues.iter().enumerate() {
             let passed = |anchor: usize| {

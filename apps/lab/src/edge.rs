@@ -10,7 +10,8 @@
 //!                            ├── edge 10.201.0.3
 //!                            └── edge2 10.201.0.5
 //! ```
-//! `edge2` is there in a lab with two sites. Both switches are in one namespace, with one interface for each neighbour. The anchor at the edge is a `godwit run --nf upf`
+//! `edge2` is there in a lab with two sites, and an S-GW 10.200.0.6 at the switch on N3 if it is apart: then `core` has the P-GW, and each
+//! site an S-GW. Both switches are in one namespace, with one interface for each neighbour. The anchor at the edge is a `godwit run --nf upf`
 //! of its own that no SMF knows; [`Clones`] gives it copies of the sessions at the central anchor, by N4.
 
 use std::collections::HashMap;
@@ -41,11 +42,15 @@ pub const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 205, 0, 1);
 /// anchors there reach them.
 pub const CONTROL: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 4);
 /// Interfaces of the switch on N3, by what is behind them.
-pub const N3_PORTS: [&str; 4] = ["n3-ran", "n3-core", "n3-edge", "n3-edge2"];
+pub const N3_PORTS: [&str; 5] = ["n3-ran", "n3-core", "n3-edge", "n3-edge2", "n3-sgw"];
 /// Interfaces of the switch on N6, likewise.
 pub const N6_PORTS: [&str; 4] = ["n6-dn", "n6-core", "n6-edge", "n6-edge2"];
-/// Ports of a switch that are not those of edge sites.
-const OTHER_PORTS: usize = 2;
+/// The S-GW's address if it is apart: of S11, S5 and S1-U.
+pub const SGW: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 6);
+/// The name of its process, and of its section and file.
+pub(crate) const SGW_PROCESS: &str = "sgw";
+/// The folder of its sockets.
+pub(crate) const SGW_RUN_DIR: &str = "run-sgw";
 
 /// A place for an anchor at the edge.
 #[derive(Debug, Clone, Copy)]
@@ -148,6 +153,8 @@ pub(crate) struct Namespaces {
     pub sites: Vec<NetNs>,
     /// Those of hosts for applications beside them.
     pub hosts: Vec<NetNs>,
+    /// That of the S-GW, if it is apart.
+    pub sgw: Option<NetNs>,
 }
 
 impl Namespaces {
@@ -156,17 +163,29 @@ impl Namespaces {
         SITES.iter().zip(&self.sites)
     }
 
-    /// How many ports each switch has.
-    fn ports(&self) -> usize {
-        OTHER_PORTS + self.sites.len()
+    /// Ports of a switch that there are, with their numbers.
+    fn ports(&self, all: &'static [&'static str]) -> Vec<(u32, &'static str)> {
+        let is_there = |port: &(u32, &str)| match port.1.split_once('-') {
+            Some((_, "sgw")) => self.sgw.is_some(),
+            Some((_, name)) => SITES.iter().skip(self.sites.len()).all(|site| site.anchor != name),
+            None => false,
+        };
+        (1..).zip(all.iter().copied()).filter(is_there).collect()
     }
 }
 
 /// Builds the links between the switches and their neighbours. `n2` and `n6` are the neighbours' names for their ends.
-pub(crate) async fn build(core: &NetNs, ran: &NetNs, dn: &NetNs, sites: usize) -> anyhow::Result<Namespaces> {
+pub(crate) async fn build(
+    core: &NetNs,
+    ran: &NetNs,
+    dn: &NetNs,
+    sites: usize,
+    sgw: bool,
+) -> anyhow::Result<Namespaces> {
     anyhow::ensure!(sites <= SITES.len(), "a lab has at most {} edge sites", SITES.len());
     let spaces = || std::iter::repeat_with(network::namespace).take(sites).collect::<Result<_, _>>();
-    let edge = Namespaces { switch: network::namespace()?, sites: spaces()?, hosts: spaces()? };
+    let sgw = if sgw { Some(network::namespace()?) } else { None };
+    let edge = Namespaces { switch: network::namespace()?, sites: spaces()?, hosts: spaces()?, sgw };
     let at_switch = Links::in_ns(&edge.switch)?;
     let mut n3 = vec![(ran, network::RAN_N2), (core, network::CORE_N2)];
     let mut n6 = vec![(dn, DN), (core, network::CORE_N6)];
@@ -174,8 +193,9 @@ pub(crate) async fn build(core: &NetNs, ran: &NetNs, dn: &NetNs, sites: usize) -
         n3.push((space, site.n3));
         n6.push((space, site.n6));
     }
-    for (name, ports, hosts) in [(network::N2, N3_PORTS, n3), (network::N6, N6_PORTS, n6)] {
-        for (port, (host, address)) in ports.into_iter().zip(hosts) {
+    n3.extend(edge.sgw.iter().map(|space| (space, SGW)));
+    for (name, ports, hosts) in [(network::N2, &N3_PORTS[..], n3), (network::N6, &N6_PORTS, n6)] {
+        for ((_, port), (host, address)) in edge.ports(ports).into_iter().zip(hosts) {
             at_switch.add_veth(port, name, host).await?;
             let at_host = Links::in_ns(host)?;
             for (links, interface) in [(&at_switch, port), (&at_host, name)] {
@@ -237,7 +257,9 @@ pub(crate) fn configuration(core: &Value, site: &Site, folder: &Path, kind: Kind
     if kind.n4_at_switch {
         made["upf"]["pfcp"] = json!(format!("{}:8805", site.n3));
     }
-    if kind.epc {
+    if kind.sgw {
+        crate::settings::make_sgw(&mut made, site.n3);
+    } else if kind.epc {
         made["spgw"]["gtpc"] = json!(format!("{}:2123", site.n3));
         // It has no SMF, but the pools in a file must fit one another.
         let own = [("spgw", "apn", site.pools[0]), ("smf", "dnn", site.pools[1]), ("upf", "dnn", site.pool)];
@@ -253,8 +275,16 @@ pub(crate) fn configuration(core: &Value, site: &Site, folder: &Path, kind: Kind
     made
 }
 
+/// The configuration of the S-GW that is apart, in the beginning the only one.
+pub(crate) fn first_sgw(core: &Value, folder: &Path) -> Value {
+    let mut made = core.clone();
+    made["run_dir"] = json!(folder.join(SGW_RUN_DIR));
+    crate::settings::make_sgw(&mut made, SGW);
+    made
+}
+
 /// The switches' numbers in OpenFlow, and the names by which the controller knows them.
-const SWITCHES_OF: [(&str, u64, [&str; 4]); 2] = [("n3", 3, N3_PORTS), ("n6", 6, N6_PORTS)];
+const SWITCHES_OF: [(&str, u64, &[&str]); 2] = [("n3", 3, &N3_PORTS), ("n6", 6, &N6_PORTS)];
 /// The switches' port for the insides of tunnels.
 const GTP_PORT: u32 = 100;
 /// How long tokens are waited for: all parts of a lab share one machine, and may wait for a core for long.
@@ -286,7 +316,7 @@ pub(crate) async fn open_vswitch(
 ) -> anyhow::Result<OpenVswitch> {
     let ovs = OpenVswitch::start(&edge.switch).await?;
     for (listen, (name, datapath_id, ports)) in (6654..).zip(SWITCHES_OF) {
-        let ports: Vec<Port<'_>> = (1..).zip(ports).take(edge.ports()).collect();
+        let ports: Vec<Port<'_>> = edge.ports(ports);
         let bridge = Bridge {
             name: &format!("br-{name}"),
             datapath_id,
@@ -353,6 +383,8 @@ pub(crate) fn orchestrator(
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kind {
     pub epc: bool,
+    /// The S-GW is apart.
+    pub sgw: bool,
     pub n4_at_switch: bool,
     pub keeps_addresses: bool,
     pub open_vswitch: bool,
@@ -367,7 +399,16 @@ impl Kind {
 
     /// The NFs of an anchor.
     fn anchor(self) -> &'static [&'static str] {
-        if self.epc { &["upf", "spgw"] } else { &["upf"] }
+        match (self.epc, self.sgw) {
+            (true, true) => &["upf", "sgw"],
+            (true, false) => &["upf", "spgw"],
+            (false, _) => &["upf"],
+        }
+    }
+
+    /// See [`crate::Lab::gateway`].
+    pub(crate) fn gateway(self) -> &'static str {
+        if self.sgw { SGW_PROCESS } else { "spgw" }
     }
 }
 
@@ -385,14 +426,18 @@ pub(crate) fn parts(
         Ok(device.mac.map(|octet| format!("{octet:02x}")).join(":"))
     };
     let anchor = |name: &str, n3: Ipv4Addr, n6: Ipv4Addr, namespace: &NetNs| -> anyhow::Result<Value> {
+        if kind.sgw {
+            return Ok(json!({"name": name, "address": n3}));
+        }
         let sgi = json!({"switch": "n6", "mac": mac(namespace)?, "address": n6});
         Ok(json!({"name": name, "address": n3, "sgi": sgi, "keeps_addresses": keeps_addresses}))
     };
-    let mut anchors = vec![anchor(CENTRAL, network::CORE_N2, network::CORE_N6, core)?];
+    let first = if kind.sgw { SGW } else { network::CORE_N2 };
+    let mut anchors = vec![anchor(CENTRAL, first, network::CORE_N6, core)?];
     for (site, space) in edge.sites() {
         anchors.push(anchor(site.anchor, site.n3, site.n6, space)?);
     }
-    let known = |(name, number, _): &(&str, u64, [&str; 4])| {
+    let known = |(name, number, _): &(&str, u64, &[&str])| {
         // Addresses of the links that nobody has: the controller asks from them.
         let (place, probe) = if *name == "n3" { ("access", "10.200.0.250") } else { ("sgi", "10.201.0.250") };
         json!({
@@ -415,11 +460,9 @@ pub(crate) fn parts(
             "name": GNB, "address": network::RAN_N2, "switch": "n3", "access": if epc { "4g" } else { "5g" },
         }],
     });
-    let switch = |(name, number, ports): (&str, u64, [&str; 4])| {
-        let ports = (1..)
-            .zip(ports)
-            .take(edge.ports())
-            .map(|(number, port)| json!({"number": number, "interface": port}));
+    let switch = |(name, number, ports): (&str, u64, &'static [&'static str])| {
+        let ports = edge.ports(ports).into_iter();
+        let ports = ports.map(|(number, port)| json!({"number": number, "interface": port}));
         json!({
             "datapath_id": number,
             "description": format!("{name} of the edge site"),

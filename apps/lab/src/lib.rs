@@ -35,6 +35,7 @@ mod split;
 pub mod stream;
 pub mod traffic;
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -54,8 +55,9 @@ pub use split::Model;
 /// Every NF, in the order in which they start.
 pub const NFS: [&str; 8] = ["nrf", "udr", "udm", "ausf", "pcf", "upf", "smf", "amf"];
 
-/// The same of a core of 4G.
+/// The same of a core of 4G, and of one whose S-GW is apart.
 const EPC: [&str; 2] = ["upf", "spgw"];
+const PGW: [&str; 2] = ["upf", "pgw"];
 
 /// How long the core may take to be ready.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -89,6 +91,9 @@ pub struct Options {
     pub realtime: bool,
     /// A core of 4G: UPF and S/P-GW, and nothing else.
     pub epc: bool,
+    /// With edge sites of 4G: S-GW and P-GW are apart. The S-GW is the first anchor, at [`edge::SGW`] with a UPF of its own; the P-GW
+    /// is in the core's namespace. Edge sites have S-GWs only, and UEs their addresses.
+    pub sgw: bool,
     /// With [`Options::epc`]: no core. The caller starts a gateway of another make in the core's namespace, with the addresses of
     /// ours and [`Lab::UE_POOL`]; with edge sites also one at each, as [`Lab::start_gateways`] does.
     pub foreign_gateway: bool,
@@ -119,6 +124,7 @@ impl Options {
             open_vswitch: false,
             realtime: false,
             epc: false,
+            sgw: false,
             foreign_gateway: false,
             certificates: false,
             pcap: None,
@@ -173,7 +179,7 @@ impl Lab {
             let shape = match (options.split, options.edges) {
                 (None, 0) => Shape::Plain,
                 (Some(_), 0) => Shape::Split,
-                (None, sites) => Shape::Edge(sites),
+                (None, sites) => Shape::Edge { sites, sgw: options.sgw },
                 (Some(_), _) => bail!("an edge site and a gNB in parts do not go together in a lab"),
             };
             let network::Namespaces { core, units, ran, dn, edge } = network::build(shape).await?;
@@ -181,7 +187,7 @@ impl Lab {
 
             let mut configuration = settings::configuration(folder.path(), &options.log);
             if options.epc {
-                settings::add_spgw(&mut configuration);
+                settings::add_gateway(&mut configuration, if options.sgw { "pgw" } else { "spgw" });
             }
             if options.n4_at_switch {
                 settings::part_core(&mut configuration);
@@ -198,6 +204,7 @@ impl Lab {
 
             let kind = edge::Kind {
                 epc: options.epc,
+                sgw: options.sgw,
                 n4_at_switch: options.n4_at_switch,
                 keeps_addresses: options.keeps_addresses,
                 open_vswitch: options.open_vswitch,
@@ -206,6 +213,11 @@ impl Lab {
             for site in edge::SITES.iter().take(options.edges) {
                 let text = edge::configuration(&configuration, site, folder.path(), kind).to_string();
                 std::fs::write(site.file(folder.path()), text).context("write an edge's configuration")?;
+            }
+            if options.sgw {
+                let file = folder.path().join("sgw.yaml");
+                let text = edge::first_sgw(&configuration, folder.path()).to_string();
+                std::fs::write(file, text).context("write the S-GW's configuration")?;
             }
             let mut lab = Lab {
                 godwit: options.godwit,
@@ -244,6 +256,12 @@ impl Lab {
                 }
             } else {
                 lab.start_nf("core", lab.arguments(), options.pcap.as_deref())?;
+            }
+            if options.sgw {
+                let file = lab.folder().join("sgw.yaml");
+                let command = Command::new(&lab.godwit).args(["run", "--nf", "upf,sgw", "-c"]).arg(file);
+                lab.start_process(edge::SGW_PROCESS, command)?;
+                lab.nf_ready(edge::SGW_PROCESS).await?;
             }
             // Before there is a switch, the SMF does not reach the UPF.
             if !options.n4_at_switch {
@@ -310,6 +328,7 @@ impl Lab {
             (Some([_, du]), _, "du") => du,
             (_, Some(_), name) if self.kind.n4_at_switch && name != "upf" && NFS.contains(&name) => &self.ran,
             (_, Some(edge), edge::PROCESS) => &edge.sites[0],
+            (_, Some(edge), edge::SGW_PROCESS) => edge.sgw.as_ref().unwrap_or(&self.core),
             (_, Some(edge), name) if edge::SWITCHES.contains(&name) => &edge.switch,
             (_, Some(edge), name) => {
                 edge.sites().find(|(site, _)| site.agent == name).map_or(&self.core, |(_, space)| space)
@@ -341,6 +360,22 @@ impl Lab {
     /// Requests the data network's HTTP server has answered.
     pub fn requests_served(&self) -> u64 {
         self.server.served()
+    }
+
+    /// The gateway whose users are moved: `spgw`, or `sgw` with [`Options::sgw`].
+    pub fn gateway(&self) -> &'static str {
+        self.kind.gateway()
+    }
+
+    /// The first anchor's address.
+    pub fn first_anchor(&self) -> Ipv4Addr {
+        if self.kind.sgw { edge::SGW } else { CORE_N2 }
+    }
+
+    /// The first anchor's namespace.
+    pub fn first_anchor_space(&self) -> &NetNs {
+        let sgw = self.edge.as_ref().and_then(|edge| edge.sgw.as_ref());
+        sgw.unwrap_or(&self.core)
     }
 
     /// Whether it is a network of 4G.
@@ -426,7 +461,9 @@ impl Lab {
     /// # Errors
     /// The NF does not run, or refused the request.
     pub async fn oam(&self, nf: &str, method: &str, route: &str) -> Result<Value, nf::oam::CallError> {
-        nf::oam::call(&nf::oam::socket_path(&self.folder.path().join("run"), nf), method, route, None).await
+        let run_dir =
+            self.folder.path().join(if nf == edge::SGW_PROCESS { edge::SGW_RUN_DIR } else { "run" });
+        nf::oam::call(&nf::oam::socket_path(&run_dir, nf), method, route, None).await
     }
 
     /// Starts a program of another make as the gateway in the center and at each edge site, in this order. For [`Options::foreign_gateway`].
@@ -533,7 +570,7 @@ impl Lab {
     /// The process could not be started.
     pub fn simulate(&self, options: &SimulatorOptions) -> anyhow::Result<Simulator> {
         let access = match (self.kind.epc, self.units.is_some()) {
-            (true, _) => simulator::Access::Lte,
+            (true, _) => simulator::Access::Lte(self.first_anchor()),
             (false, true) => simulator::Access::Parts,
             (false, false) => {
                 let amf = if self.kind.n4_at_switch { edge::CONTROL } else { CORE_N2 };
@@ -650,6 +687,7 @@ impl Lab {
     fn functions(&self) -> &'static [&'static str] {
         match (self.kind.epc, self.foreign_gateway) {
             (_, true) => &[],
+            (true, false) if self.kind.sgw => &PGW,
             (true, false) => &EPC,
             (false, false) => &NFS,
         }
@@ -657,7 +695,11 @@ impl Lab {
 
     /// Arguments of a core in one process.
     fn arguments(&self) -> &'static [&'static str] {
-        if self.kind.epc { &["--nf", "upf,spgw"] } else { &[] }
+        match (self.kind.epc, self.kind.sgw) {
+            (true, true) => &["--nf", "upf,pgw"],
+            (true, false) => &["--nf", "upf,spgw"],
+            (false, _) => &[],
+        }
     }
 
     async fn nf_ready(&mut self, nf: &str) -> anyhow::Result<()> {

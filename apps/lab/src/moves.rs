@@ -166,7 +166,7 @@ impl Moves {
             let status = self.lab.edge_oam(site, nf, "/status").await.unwrap_or_default();
             status.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
         };
-        (count("spgw", "/detail/sessions").await, count("upf", "/sessions").await)
+        (count(self.lab.gateway(), "/detail/sessions").await, count("upf", "/sessions").await)
     }
 
     /// Logs of who takes part in a move.

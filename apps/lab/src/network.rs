@@ -53,8 +53,8 @@ pub(crate) enum Shape {
     Plain,
     /// CU and DU.
     Split,
-    /// So many edge sites.
-    Edge(usize),
+    /// So many edge sites, and whether the S-GW is apart.
+    Edge { sites: usize, sgw: bool },
 }
 
 /// A new namespace.
@@ -92,7 +92,7 @@ pub(crate) async fn build(shape: Shape) -> anyhow::Result<Namespaces> {
             uu.build(&Links::in_ns(&du)?, &ran).await?;
             units = Some([cu, du]);
         }
-        Shape::Edge(sites) => edge = Some(edge::build(&core, &ran, &dn, sites).await?),
+        Shape::Edge { sites, sgw } => edge = Some(edge::build(&core, &ran, &dn, sites, sgw).await?),
     }
 
     // The data network routes UE addresses to the UPF, as an operator's routers do, so no NAT is

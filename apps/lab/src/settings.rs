@@ -1,5 +1,6 @@
 //! The generated configuration and the default subscribers.
 
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -86,11 +87,11 @@ pub(crate) fn configuration(folder: &Path, log: &str) -> Value {
     })
 }
 
-/// Adds an S/P-GW of 4G, which hands out the second half of the UE addresses; the SMF has the first one.
-pub(crate) fn add_spgw(configuration: &mut Value) {
+/// Adds a gateway of 4G, `spgw` or `pgw`, which hands out the second half of the UE addresses; the SMF has the first one.
+pub(crate) fn add_gateway(configuration: &mut Value, section: &str) {
     let pools = |ipv4: &str, ipv6: &str| json!({"ipv4": ipv4, "ipv6": ipv6});
     configuration["smf"]["dnn"][0]["ue_pool"] = pools(SMF_POOL, SMF_POOL_IPV6);
-    configuration["spgw"] = json!({
+    configuration[section] = json!({
         "gtpc": format!("{CORE_N2}:2123"),
         "pfcp": "127.0.0.6:8805",
         "gtpu": "127.0.0.6:2152",
@@ -99,6 +100,22 @@ pub(crate) fn add_spgw(configuration: &mut Value) {
             "name": "internet", "ue_pool": pools(SPGW_POOL, SPGW_POOL_IPV6), "dns": ["10.201.0.2"], "mtu": 1400,
         }],
     });
+}
+
+/// Makes an S-GW alone of a P-GW: at this address, with a UPF that has no UEs of its own.
+pub(crate) fn make_sgw(configuration: &mut Value, address: Ipv4Addr) {
+    let pool = json!({"ipv4": "10.99.0.0/24"});
+    // A file needs some.
+    configuration["smf"]["dnn"] = json!([{"name": "elsewhere", "ue_pool": pool}]);
+    configuration["upf"]["dnn"] = json!([{"name": "elsewhere", "tun": "gw9", "ue_pool": pool, "nat": false}]);
+    configuration["upf"]["gtpu"] = json!(format!("{address}:2152"));
+    let mut sgw = configuration["pgw"].take();
+    sgw["gtpc"] = json!(format!("{address}:2123"));
+    if let (Some(sgw), Some(all)) = (sgw.as_object_mut(), configuration.as_object_mut()) {
+        sgw.remove("apn");
+        all.remove("pgw");
+    }
+    configuration["sgw"] = sgw;
 }
 
 /// Parts the UPF from all other NFs, which have an address beside the gNBs.
@@ -119,9 +136,9 @@ pub(crate) fn workers(realtime: bool) -> Value {
 /// Whether an NF with this status is ready: registered at the NRF if it has an SBI, and with a user
 /// plane if it is the SMF. A CU has an AMF then, and a DU a CU that serves its cell.
 pub(crate) fn is_ready(nf: &str, status: &Value) -> bool {
-    let registered = matches!(nf, "nrf" | "upf" | "spgw") || status["registered"] == true;
+    let registered = matches!(nf, "nrf" | "upf" | "spgw" | "sgw" | "pgw") || status["registered"] == true;
     let upfs = status["detail"]["upfs"].as_array();
-    let user_plane = !matches!(nf, "smf" | "spgw")
+    let user_plane = !matches!(nf, "smf" | "spgw" | "sgw" | "pgw")
         || upfs.is_some_and(|upfs| upfs.iter().any(|upf| upf["associated"] == true));
     match nf {
         "cu" => status["detail"]["amf"].is_string(),

@@ -1,7 +1,7 @@
 //! gNBs and UEs: the `godwit ran` process and its events.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -40,8 +40,8 @@ pub(crate) enum Access {
     Gnbs(IpAddr),
     /// The gNB in parts that the configuration describes.
     Parts,
-    /// An eNB with its MME.
-    Lte,
+    /// An eNB with its MME, and the gateway's address.
+    Lte(Ipv4Addr),
 }
 
 impl Default for SimulatorOptions {
@@ -120,9 +120,9 @@ impl Simulator {
                 let gnbs = options.gnbs.to_string();
                 command.args(["--amf", &amf, "--n2", &address, "--gnbs", &gnbs])
             }
-            Access::Lte => {
+            Access::Lte(gateway) => {
                 let (gateways, enbs) = match &options.sgws[..] {
-                    [] => (format!("{}:2123", crate::CORE_N2), address.clone()),
+                    [] => (format!("{gateway}:2123"), address.clone()),
                     sgws => {
                         let (gateways, enbs): (Vec<_>, Vec<_>) =
                             sgws.iter().map(|(sgw, enb)| (sgw.to_string(), enb.to_string())).unzip();

@@ -94,13 +94,14 @@ struct Arrival {
 pub struct Traffic {
     sent: Arc<AtomicU64>,
     received: Vec<Arc<Mutex<Vec<Arrival>>>>,
-    ends: Arc<AtomicBool>,
+    /// The sender is to end, and the receiver.
+    ends: [Arc<AtomicBool>; 2],
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Drop for Traffic {
     fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
+        self.ends.iter().for_each(|ends| ends.store(true, Ordering::Relaxed));
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 }
@@ -112,16 +113,24 @@ fn lock(list: &Mutex<Vec<Arrival>>) -> MutexGuard<'_, Vec<Arrival>> {
 impl Traffic {
     /// Starts flows of packets of so many octets, one in each interval.
     pub fn start(flows: Vec<Ends>, interval: Duration, octets: usize) -> Traffic {
-        let (sent, ends) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let (sent, ends) = (Arc::<AtomicU64>::default(), <[Arc<AtomicBool>; 2]>::default());
         let received: Vec<Arc<Mutex<Vec<Arrival>>>> = flows.iter().map(|_| Arc::default()).collect();
         let (from, to): (Vec<_>, Vec<_>) =
             flows.into_iter().map(|flow| ((flow.from, flow.address), flow.to)).unzip();
-        let (count, over) = (Arc::clone(&sent), Arc::clone(&ends));
+        let (count, over) = (Arc::clone(&sent), Arc::clone(&ends[0]));
         let octets = octets.clamp(HEADER, LARGEST);
         let sender = std::thread::spawn(move || send(&from, interval, octets, &count, &over));
-        let (lists, over) = (received.clone(), Arc::clone(&ends));
+        let (lists, over) = (received.clone(), Arc::clone(&ends[1]));
         let receiver = std::thread::spawn(move || receive(&to, &lists, &over));
         Traffic { sent, received, ends, threads: vec![sender, receiver] }
+    }
+
+    /// Sends no more, and takes what is on its way; what has become of all packets of each flow.
+    pub async fn finish(mut self) -> Vec<Found> {
+        self.ends[0].store(true, Ordering::Relaxed);
+        // It ends within its next look.
+        let _ = self.threads.remove(0).join();
+        self.since(0).await
     }
 
     /// The number of the next packet; the same in all flows.

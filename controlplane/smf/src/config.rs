@@ -59,6 +59,9 @@ pub struct DnnConfig {
     /// Link MTU for UEs, octets.
     #[serde(default = "default_mtu")]
     pub mtu: u16,
+    /// Seconds between two reports of a UPF about the octets of a session, which are listed with it. With 0 UPFs measure nothing.
+    #[serde(default)]
+    pub usage_period_s: u32,
     /// Protection of the user plane on the radio (TS 23.501 §5.10.3); `None`: the gNB decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_plane_security: Option<UserPlaneSecurity>,

@@ -35,6 +35,7 @@ use types::{Ambr, Arp, Dnn, FiveQi, PduSessionId, PduSessionType, Plmn, Pti, Qfi
 use crate::config::{Config, DnnConfig};
 use crate::rules::{SessionRules, Tunnels};
 use crate::samples::Samples;
+use crate::usage::Usage;
 
 /// The default QoS flow of every session.
 pub(crate) const DEFAULT_QFI: u8 = 1;
@@ -97,6 +98,8 @@ pub(crate) struct Session {
     /// The router of an IPv6 session. It has its own lock, so that an advertisement does not wait for a
     /// procedure.
     router: Mutex<Router>,
+    /// What the UE has used. It has its own lock, so that a report does not wait for a procedure.
+    usage: Mutex<Usage>,
     /// Notified when the phase changes.
     pub changed: Notify,
     /// A running procedure holds the lock during N4 exchanges, and not while it waits for UE, gNB or
@@ -239,13 +242,18 @@ impl Session {
         s_nssai: SNssai,
         state: SessionState,
     ) -> Self {
-        let (router, changed) = Default::default();
-        Self { number, supi, id, dnn, s_nssai, router, changed, state: state.into() }
+        let (router, usage, changed) = Default::default();
+        Self { number, supi, id, dnn, s_nssai, router, usage, changed, state: state.into() }
     }
 
     /// The lock is held for a moment only, never over an await.
     pub fn router(&self) -> MutexGuard<'_, Router> {
         self.router.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock is held for a moment only, never over an await.
+    pub fn usage(&self) -> MutexGuard<'_, Usage> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The SM context reference.
@@ -306,6 +314,7 @@ impl Session {
             interface_id: self.interface_id(),
             ambr: state.qos.ambr,
             qfi: self.qfi(),
+            usage_period_s: smf.networks.get(&self.dnn).map_or(0, |network| network.config.usage_period_s),
         }
     }
 

@@ -3,7 +3,7 @@
 //! Flow: operation → [`service`] → a file of [`procedure`] → the crate `n4`, [`peers`] → answer. Requests
 //! of UPFs arrive as `n4::N4Event`. [`rules`] has the N4 rules of a session, [`n1`] and [`n2`] encode what
 //! the AMF forwards to UE and gNB, [`n4u`] is the router of IPv6 sessions. UE addresses come from the crate
-//! `ipam`.
+//! `ipam`. [`usage`] counts what UPFs have measured.
 //!
 //! Invariants: a session's lock excludes concurrent procedures; an address belongs to at most one
 //! session; a released session has returned its address and released its UPF session, policy and
@@ -23,6 +23,7 @@ mod procedure;
 mod rules;
 mod samples;
 mod service;
+mod usage;
 
 use std::sync::Arc;
 

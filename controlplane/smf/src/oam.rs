@@ -11,6 +11,7 @@ use types::{Dnn, PduSessionId, PduSessionType, SNssai, Supi};
 
 use crate::context::{Session, Smf};
 use crate::procedure::release;
+use crate::usage::Total;
 
 /// A session in `godwit session list`.
 #[derive(Debug, Serialize)]
@@ -34,6 +35,8 @@ struct SessionListing {
     upf_teid: Option<String>,
     gnb: Option<String>,
     gnb_teid: Option<String>,
+    /// What UPFs have reported so far.
+    usage: Option<Total>,
 }
 
 async fn show(smf: &Smf, session: &Session) -> SessionListing {
@@ -58,6 +61,7 @@ async fn show(smf: &Smf, session: &Session) -> SessionListing {
         upf_teid: n3.map(|tunnel| tunnel.teid.to_string()),
         gnb: state.gnb.map(|tunnel| tunnel.address.preferred().to_string()),
         gnb_teid: state.gnb.map(|tunnel| tunnel.teid.to_string()),
+        usage: session.usage().total(),
     }
 }
 

@@ -8,7 +8,7 @@
 //! | 4 router advertisement (IPv6) | SMF | F-TEID on N4-u | 2 |
 //!
 //! QER 1 marks the default QoS flow, QER 2 polices the session AMBR. The order matters to UPFs that
-//! look for the QoS flow only in the first QER of a PDR.
+//! look for the QoS flow only in the first QER of a PDR. URR 1, if the data network has usage measured, is of PDRs 1 and 2.
 //!
 //! Every PDI and FAR of N3 and N6 has the interface type and the network instance: from them Open5GS
 //! takes the data network of an uplink PDR and the check of the UE's source address.
@@ -24,6 +24,8 @@ use ngap::GtpTunnel;
 use pfcp::message::*;
 use pfcp::*;
 use types::{Ambr, Dnn, PduSessionType, Teid};
+
+use crate::usage::URR;
 
 const UPLINK: PdrId = PdrId(1);
 const DOWNLINK: PdrId = PdrId(2);
@@ -72,6 +74,8 @@ pub struct SessionRules {
     pub ambr: Ambr,
     /// Default QoS flow.
     pub qfi: types::Qfi,
+    /// Seconds between two reports about usage; 0: nothing is measured.
+    pub usage_period_s: u32,
 }
 
 /// The tunnels that the UPF chose.
@@ -127,6 +131,7 @@ impl SessionRules {
             create_pdrs,
             create_fars,
             create_qers: self.qers(),
+            create_urrs: self.urrs(),
             pdn_type: Some(match self.session_type {
                 PduSessionType::Ipv4 => PdnType::Ipv4,
                 PduSessionType::Ipv6 => PdnType::Ipv6,
@@ -146,6 +151,22 @@ impl SessionRules {
         let created = |id: PdrId| tunnel(created_f_teid(response, id)?);
         let n4u = if self.session_type.has_ipv6() { Some(created(ADVERTISEMENT)?) } else { None };
         Some(Tunnels { n3: created(UPLINK).or_else(|| created(SOLICITATION))?, n4u })
+    }
+
+    /// The URR measures user packets in PDRs 1 and 2.
+    fn urrs(&self) -> Vec<CreateUrr> {
+        let urr = CreateUrr {
+            urr_id: URR,
+            measurement_method: MeasurementMethod::VOLUM,
+            reporting_triggers: ReportingTriggers::PERIO,
+            measurement_period: Some(Seconds(self.usage_period_s)),
+            ..Default::default()
+        };
+        if self.usage_period_s == 0 { Vec::new() } else { vec![urr] }
+    }
+
+    fn urr_ids(&self) -> Vec<UrrId> {
+        self.urrs().into_iter().map(|urr| urr.urr_id).collect()
     }
 
     fn instance(&self) -> Option<ShortBytes> {
@@ -173,6 +194,7 @@ impl SessionRules {
             outer_header_removal: Some(remove_gtpu()),
             far_id: Some(TO_NETWORK),
             qer_ids: QERS.into(),
+            urr_ids: self.urr_ids(),
             ..Default::default()
         }
     }
@@ -190,6 +212,7 @@ impl SessionRules {
             },
             far_id: Some(TO_GNB),
             qer_ids: QERS.into(),
+            urr_ids: self.urr_ids(),
             ..Default::default()
         }
     }

@@ -407,6 +407,7 @@ async fn establish_n4(smf: &Smf, session: &Session, state: &SessionState) -> Res
         let _ = smf.n4.request(address, seids, pfcp::message::SessionDeletionRequest {}).await;
         return Err(N4Error::Unusable);
     };
+    session.usage().begins_at(address);
     Ok(UpfSession { address, seid, epoch: smf.n4.epoch(address), tunnels })
 }
 

@@ -12,6 +12,7 @@ use n4::Seids;
 use nas::GsmCause;
 use net::time;
 use ngap::cause::Nas;
+use pfcp::message::{Message, SessionDeletionRequest};
 use sbi::model::smf::{Cause, N2SmInfoType, SmContextUpdatedData};
 use telemetry::counters::{Counter, Family};
 use types::Pti;
@@ -20,6 +21,7 @@ use crate::context::{Phase, Session, SessionState, Smf, UpState};
 use crate::n1;
 use crate::n2;
 use crate::peers::Transfer;
+use crate::usage::Total;
 
 static RELEASED: Counter = Counter::new("smf_session_released");
 static REASONS: Family = Family::new("smf_session_release_started", "cause");
@@ -223,7 +225,17 @@ pub(crate) async fn locally(smf: &Arc<Smf>, session: &Arc<Session>, notify: Noti
 async fn delete_n4(smf: &Smf, session: &Session, state: &mut SessionState) {
     let Some(upf) = state.upf.take() else { return };
     let seids = Seids { own: session.seid(), upf: upf.seid };
-    if let Err(error) = smf.n4.request(upf.address, seids, pfcp::message::SessionDeletionRequest {}).await {
-        tracing::warn!(%error, upf = %upf.address, "session not deleted on the UPF");
+    match smf.n4.request(upf.address, seids, SessionDeletionRequest {}).await {
+        Ok(Message::SessionDeletionResponse(answer)) => {
+            session.usage().count(upf.address, &answer.usage_reports);
+        }
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, upf = %upf.address, "session not deleted on the UPF"),
+    }
+    if let Some(Total { uplink_octets, downlink_octets, missing_reports, .. }) = session.usage().total() {
+        tracing::info!(
+            supi = %session.supi, id = %session.id, uplink_octets, downlink_octets, missing_reports,
+            "usage of a session that has ended"
+        );
     }
 }

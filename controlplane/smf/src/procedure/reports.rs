@@ -25,6 +25,8 @@ pub(crate) async fn handle(smf: Arc<Smf>, id: RequestId, seid: u64, report: Sess
         UNKNOWN_SESSION.inc();
         return smf.n4.reject(id, 0, Cause::SESSION_NOT_FOUND, None);
     };
+    // Not after other procedures: the session may end meanwhile.
+    session.usage().count(id.peer, &report.usage_reports);
     let (upf, gnb) = {
         let state = session.state.lock().await;
         (state.upf.filter(|upf| upf.address == id.peer), state.gnb)

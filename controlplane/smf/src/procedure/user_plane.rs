@@ -199,6 +199,7 @@ pub(crate) async fn reestablish(
     let tunnels: Tunnels = tunnels;
     // The epoch at the answer: the request may have been repeated until the restarted UPF accepted it.
     let epoch = smf.n4.epoch(address);
+    session.usage().begins_at(address);
     state.upf = Some(UpfSession { address, seid, epoch, tunnels });
     if gnb.is_none() && state.up == UpState::Deactivated {
         // The session was established without notification, but an idle UE has to be paged.
