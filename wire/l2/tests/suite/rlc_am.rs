@@ -1,6 +1,5 @@
 //! RLC AM between two entities, over channels that lose, repeat and reorder PDUs, and against hostile peers. Every run follows
 //! from a seed.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,4 @@
 //! RLC UM from one entity to the other, over channels that lose, repeat and reorder PDUs. Every run follows from a seed.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 use l2::rlc::um::{Header, OVERHEAD, Pulled, REASSEMBLY_LIMIT, Received, Rx, SnLength, Tx, is_whole};
 use l2::rlc::{LONGEST_SDU, PduError, SduError, SegmentInfo};

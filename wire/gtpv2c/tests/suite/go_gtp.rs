@@ -1,14 +1,12 @@
 //! Against go-gtp, an independent implementation: we read what it writes, and it reads what we write. The program is in
 //! `go-gtp/`; Go fetches the library, so the test needs Go and, the first time, the network.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
-
-mod common;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
+use crate::common;
 use gtpv2c::message::*;
 use gtpv2c::tft::{Component, Direction, Operation, PacketFilter, Tft};
 use gtpv2c::*;

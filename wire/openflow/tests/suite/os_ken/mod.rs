@@ -1,9 +1,6 @@
 //! os-ken, an independent implementation in Python: it reads what we write, we read what it writes, and its messages are damaged
 //! to see that nothing worse than an error comes of it.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
 
-#[path = "../common/mod.rs"]
-mod common;
 mod json;
 
 use std::collections::BTreeMap;
@@ -11,6 +8,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::common;
 use openflow::*;
 use serde_json::{Value, json};
 
@@ -40,7 +38,7 @@ fn ask(questions: &[Value]) -> Option<Vec<Value>> {
         return None;
     }
     let mut peer = Command::new(python)
-        .arg(root.join("tests/os_ken/peer.py"))
+        .arg(root.join("tests/suite/os_ken/peer.py"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -1,15 +1,13 @@
 //! L2–L4 views and builders against fixtures made by scapy 2.8, damaged input, and round trips.
 
-mod support;
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::support::{INNER, damaged, hex};
 use packet::flow::Flow;
 use packet::ndp::{RouterAdvertisement, RouterSolicitation};
 use packet::transport::{Tcp, Udp, build_udp};
 use packet::{ParseError, ethernet, icmp, ipv4, ipv6, ndp, protocol};
 use proptest::prelude::*;
-use support::{INNER, damaged, hex};
 
 const ETH_VLAN_TCP: &str = "0200000000020200000000018100602a0800450000280001000040068e93c0000201c633640704d20050000003e800000000500220009a9c0000";
 const IPV4_OPTIONS_ICMP: &str =

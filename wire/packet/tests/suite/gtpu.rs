@@ -1,13 +1,11 @@
 //! GTP-U against fixtures made by scapy 2.8 and by hand, damaged input, and round trips.
 
-mod support;
-
 use std::net::IpAddr;
 
+use crate::support::{INNER, damaged, hex};
 use packet::ParseError;
 use packet::gtpu::{self, Packet, PduSession, Signalling, message_type};
 use proptest::prelude::*;
-use support::{INNER, damaged, hex};
 
 /// scapy: GTP_U_Header / GTPPDUSessionContainer / IP / UDP.
 const PLAIN: &str = "30ff002211223344";

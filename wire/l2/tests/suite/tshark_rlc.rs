@@ -2,13 +2,10 @@
 //!
 //! PDUs are framed as Wireshark's RLC-NR dissector wants them in UDP (its file packet-rlc-nr.h): a signature, the mode, the
 //! length of sequence numbers, tagged values, the PDU.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod wireshark;
-
+use crate::wireshark::{datagram, present, read};
 use l2::rlc::am::pdu::{END_OF_SDU, Nack, Status};
 use l2::rlc::{am, um};
-use wireshark::{datagram, present, read};
 
 /// Modes of the framing.
 const UM: u8 = 2;

@@ -1,9 +1,6 @@
 //! Vectors, round trips, damaged input, and the errors of the standard.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use common::{messages, neighbour, steer, user};
+use crate::common::{messages, neighbour, steer, user};
 use openflow::*;
 use proptest::prelude::*;
 

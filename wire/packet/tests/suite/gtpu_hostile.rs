@@ -1,12 +1,9 @@
 //! GTP-U as nobody should send it: every combination of flags, lengths and extension headers, against a second reading
 //! of TS 29.281 §5 that is written for clearness, not for speed.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
-mod support;
-
+use crate::support::{INNER, damaged, hex};
 use packet::ParseError;
 use packet::gtpu::{self, MAX_EXTENSIONS, Packet, PduSession, extension_type};
-use support::{INNER, damaged, hex};
 
 /// What a message says, as the second reading sees it.
 #[derive(Debug, PartialEq, Eq)]

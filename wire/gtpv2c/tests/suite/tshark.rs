@@ -1,10 +1,8 @@
 //! tshark reads what we write: no message is malformed, and values are where it expects them.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
-
-mod common;
 
 use std::process::Command;
 
+use crate::common;
 use gtpv2c::message::*;
 use gtpv2c::*;
 

@@ -1,14 +1,10 @@
 //! tshark reads what [`l2::pdcp`] writes: it finds COUNT by itself, deciphers with the same keys, and verifies the MAC-I.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-#[path = "wireshark/pdcp.rs"]
-mod pdcp;
-mod wireshark;
-
+use crate::pdcp;
+use crate::wireshark::{self, datagram, present};
 use l2::pdcp::{Config, Security, SnLength, SrbId, StatusReport, Tx};
 use l2::sdap::DrbId;
 use l2::security::{Cipher, CipheringAlgorithm, Direction, Integrity, IntegrityAlgorithm};
-use wireshark::{datagram, present};
 
 const CIPHER_KEY: &str = "000102030405060708090a0b0c0d0e0f";
 const INTEGRITY_KEY: &str = "f0e0d0c0b0a090807060504030201000";

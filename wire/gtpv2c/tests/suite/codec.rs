@@ -1,8 +1,6 @@
 //! Codec against octets written by hand after the standard, against damaged octets, and against itself.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
+use crate::common;
 use gtpv2c::codec::Value;
 use gtpv2c::message::*;
 use gtpv2c::tft::{Component, Direction, Operation, PacketFilter, Parameter, Tft, TftError};

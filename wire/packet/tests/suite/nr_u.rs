@@ -1,15 +1,12 @@
 //! NR-U containers (TS 38.425): what is written is read, wherever it is cut or damaged.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
-mod support;
-
+use crate::support::{INNER, damaged, hex};
 use packet::ParseError;
 use packet::gtpu::{self, Packet, PduSession, extension_type};
 use packet::nr_u::{
     self, DeliveryStatus, MAX_RANGES, MAX_STATUS, Message, Ranges, SEQUENCE_MASK, USER_DATA_HEADER, UserData,
 };
 use proptest::prelude::*;
-use support::{INNER, damaged, hex};
 
 fn status_bytes(status: &DeliveryStatus<'_>, teid: u32) -> Vec<u8> {
     let mut out = [0xAA; MAX_STATUS];

@@ -1,8 +1,6 @@
 //! Multiparts that come in several messages.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
+use crate::common;
 use openflow::multipart::Of;
 use openflow::*;
 use proptest::prelude::*;

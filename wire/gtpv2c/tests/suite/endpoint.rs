@@ -1,11 +1,9 @@
 //! Endpoint over a simulated network: loss, duplicates, silence, commands, piggybacking, restart.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use crate::common;
 use gtpv2c::endpoint::*;
 use gtpv2c::message::*;
 use gtpv2c::*;

@@ -1,9 +1,8 @@
 //! tshark reads what we write: no message is malformed, and values are where it expects them.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
-
-mod common;
 
 use std::process::Command;
+
+use crate::common;
 
 #[test]
 fn tshark_reads_every_message() {

@@ -1,14 +1,12 @@
 //! Open vSwitch, the independent implementation: `ovs-ofctl` prints what we write, and a switch of its own, in the user space and
 //! in a network namespace of the test, takes our flows and gives them back.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::common;
 use openflow::*;
 use openvswitch::{NetNs, OpenVswitch};
 
