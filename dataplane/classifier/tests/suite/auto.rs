@@ -1,5 +1,4 @@
 //! The default classifier compared with the list, while rules come and go across its limits.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use classifier::auto::Auto;
 use classifier::generate::{self, Family, Fields, Random, Traffic};

@@ -1,5 +1,4 @@
 //! The verdict cache compared with the classifier behind it.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use std::cell::Cell;
 

@@ -1,7 +1,5 @@
 //! Trees chosen by reinforcement learning: learning, saving and loading, and right verdicts throughout.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
-
 use classifier::generate::{self, Family, Fields, Traffic};
 use classifier::rl_tree::{Measure, Model, Objective, Options, RlTree, Scale, Training, shipped};
 use classifier::{Classifier, Key, List, Rule, Verdict};

@@ -1,5 +1,4 @@
 //! Readers and one writer at the same time.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

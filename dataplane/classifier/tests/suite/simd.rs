@@ -1,5 +1,4 @@
 //! The vector classifier compared with the list, with every instruction set that this CPU has.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,7 +1,5 @@
 //! Decision trees compared with the linear list.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use classifier::generate::{self, Fields, Traffic};

@@ -1,8 +1,6 @@
 //! Tuple space search, TupleMerge and PartitionSort compared with the linear list: any rules, any sequence of
 //! updates.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests stop at the first surprise")]
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use classifier::{

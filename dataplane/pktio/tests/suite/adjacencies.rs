@@ -1,8 +1,5 @@
 //! Ready-made headers, compared octet by octet with frames that are built in another way, while what they are made from
 //! changes.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
-
-mod support;
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -11,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::support::frames::{Frames, MTU, OURS, ip};
 use net::netns::NetNs;
 use packet::ethernet::{self, Mac};
 use packet::transport::build_udp;
@@ -22,7 +20,6 @@ use pktio::stack::kernel::KernelTables;
 use pktio::stack::resolver::Resolver;
 use pktio::stack::udp::UdpStack;
 use pktio::{Peers, Port, Sent, Vector};
-use support::frames::{Frames, MTU, OURS, ip};
 
 /// Counts the packets that are left to the kernel.
 #[derive(Clone, Default)]

@@ -1,13 +1,11 @@
 //! AF_XDP against the real kernel: a veth pair between two anonymous namespaces. Needs root (or a user namespace
 //! with its own network, as `make test` sets up).
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
-
-mod support;
 
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{Net, exchange_addresses, open, two_links};
 use net::link::Links;
 use net::netns::NetNs;
 use packet::ethernet;
@@ -15,7 +13,6 @@ use pktio::af_xdp::{AfXdpError, AfXdpPort, Interface, Memory, Mode, Options};
 use pktio::bpf::filter::Select;
 use pktio::poll::Poller;
 use pktio::{Frame, FrameMut, FramePort, Port, Sent, Vector};
-use support::{Net, exchange_addresses, open, two_links};
 use telemetry::DropReason;
 
 fn gtpu() -> Select {
@@ -525,11 +522,12 @@ fn the_limit_of_locked_memory_is_named() {
         return;
     }
     let limited = ["--bounding-set=-ipc_lock", "prlimit", "--memlock=65536:65536"];
-    let itself = ["--exact", "the_limit_of_locked_memory_is_named", "--nocapture"];
+    let itself = ["--exact", "af_xdp::the_limit_of_locked_memory_is_named", "--nocapture"];
     let mut command = std::process::Command::new("setpriv");
     let output = command.args(limited).arg(std::env::current_exe().unwrap()).args(itself).env(INSIDE, "1");
     let output = output.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(output.status.success() && said[0].contains("1 passed"), "{}{}", said[0], said[1]);
 }
 
 /// The losses that a port reports.

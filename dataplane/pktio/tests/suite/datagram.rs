@@ -1,9 +1,8 @@
 //! Datagram sockets: every backend against the kernel's sockets, and memif against itself.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 #![allow(clippy::disallowed_methods, reason = "a test's own thread may sleep")]
 
 #[allow(dead_code, reason = "the test calls it in place of `main`")]
-#[path = "../examples/echo.rs"]
+#[path = "../../examples/echo.rs"]
 mod echo;
 
 use std::io::ErrorKind;

@@ -1,11 +1,9 @@
 //! The stack below datagram sockets, frame by frame: endpoints that come and go, and frames that are damaged.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
-
-mod support;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::support::frames::{Frames, MTU, OURS, nobody};
 use packet::ethernet::{self, Mac};
 use packet::transport::build_udp;
 use packet::{ipv4, ipv6, protocol};
@@ -15,7 +13,6 @@ use pktio::stack::datagram::{DatagramStack, Endpoints};
 use pktio::stack::resolver::Resolver;
 use pktio::vlan::Tags;
 use pktio::{Port, VECTOR, Vector};
-use support::frames::{Frames, MTU, OURS, nobody};
 use telemetry::DropReason;
 
 const THEIRS: Mac = [2, 0, 0, 0, 0, 2];

@@ -1,21 +1,18 @@
 //! What sockets and TUN devices receive lies in the frames of an AF_XDP interface and leaves through it without a copy.
 //! Against the real kernel: a veth pair between two anonymous namespaces, of which the far end compares all octets. Needs
 //! root (or a user namespace with its own network, as `make test` sets up).
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
-
-mod support;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{Net, open, two_links};
 use net::link::Links;
 use pktio::af_xdp::{AfXdpPort, Interface, Memory, Options};
 use pktio::bpf::filter::Select;
 use pktio::tun::{Offload, TunPort};
 use pktio::udp::UdpPort;
 use pktio::{Pool, Port, Sent, Slab, VECTOR, Vector};
-use support::{Net, open, two_links};
 
 /// An Ethernet header with a type of local experiments (IEEE 802), which no kernel sends.
 const HEADER: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xB5];

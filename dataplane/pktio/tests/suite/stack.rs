@@ -1,5 +1,4 @@
 //! The frame stack against the real kernel: AF_XDP on one end of a veth pair, ordinary sockets on the other.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;

@@ -1,11 +1,9 @@
 //! Several interfaces on one device: each gets its frames, in their order, and nobody gets those of another.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
-
-mod support;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use crate::support::frames::{Frames, OURS, ip, nobody};
 use net::link::Cidr;
 use packet::ethernet::{self, Mac};
 use packet::transport::build_udp;
@@ -19,7 +17,6 @@ use pktio::stack::udp::UdpStack;
 use pktio::trunk::{Branch, Share, Trunk};
 use pktio::vlan::{Protocol, Tags};
 use pktio::{Pool, Port, Vector};
-use support::frames::{Frames, OURS, ip, nobody};
 use telemetry::DropReason;
 
 const PEER: Mac = [2, 0, 0, 0, 0, 2];

@@ -1,8 +1,5 @@
 //! Chains of XDP programs on a veth pair between two anonymous namespaces: order, replacement under traffic, failing parts,
 //! and what a step costs. Needs root.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
-
-mod support;
 
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -10,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::support::{Net, open};
 use net::link::Links;
 use packet::transport::build_udp;
 use packet::{ethernet, ipv4, protocol};
@@ -21,7 +19,6 @@ use pktio::poll::Poller;
 use pktio::vlan::Tags;
 use pktio::xdp::{Chain, ChainError, Place};
 use pktio::{Port, Vector};
-use support::{Net, open};
 
 /// Packets of a test under traffic.
 const PACKETS: u32 = 40_000;
@@ -380,7 +377,7 @@ fn programs_and_workers_read_one_clock() {
 }
 
 /// The programs stay far below what the verifier accepts, and a step of the chain costs a few nanoseconds. The figures of ADR
-/// 0019 come from here: `cargo test -p pktio --test xdp_chain steps -- --nocapture`.
+/// 0019 come from here: `cargo test -p pktio --test suite steps_are_cheap -- --nocapture`.
 #[test]
 fn steps_are_cheap() {
     const REPEAT: u32 = 1_000_000;

@@ -1,5 +1,4 @@
 //! A UPF whose process may have too few addresses does not start, and says which limit to set.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 use std::process::Command;
 
@@ -22,7 +21,7 @@ fn a_limit_of_addresses_is_named_at_the_start() {
         let limited = Command::new("prlimit")
             .arg(format!("--as={}", megabytes * 1024 * 1024u64))
             .arg(program)
-            .arg("--nocapture")
+            .args(["--exact", "address_limit::a_limit_of_addresses_is_named_at_the_start", "--nocapture"])
             .env(LIMITED, "1")
             .output()
             .unwrap();

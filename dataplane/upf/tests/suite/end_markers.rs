@@ -1,18 +1,14 @@
 //! End Markers follow the last packet of the old path (TS 23.501 §5.8.2.9), whoever sends it.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
-
-#[path = "support/lab.rs"]
-mod lab;
-mod support;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::lab::{N3_GNB, Smf};
+use crate::support::*;
 use packet::gtpu::{Signalling, message_type};
 use pktio::memory::{self, Wire};
 use pktio::{Port, outbox, owner};
-use support::*;
 use tokio::sync::{mpsc, watch};
 use upf::n4::Wiring;
 use upf::pipeline::guard::Guard;
@@ -24,7 +20,7 @@ use upf::tables::Tables;
 struct N4 {
     runtime: tokio::runtime::Runtime,
     tables: Arc<Tables>,
-    smf: lab::Smf,
+    smf: Smf,
     _stop: watch::Sender<bool>,
 }
 
@@ -50,14 +46,14 @@ impl N4 {
         runtime.spawn(upf::n4::serve(config, wiring));
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        let mut smf = lab::Smf { socket, upf, sequence: 0, started: 100 };
+        let mut smf = Smf { socket, upf, sequence: 0, started: 100 };
         smf.associate(1);
         N4 { runtime, tables, smf, _stop: stop }
     }
 }
 
 fn gnb() -> SocketAddr {
-    SocketAddr::new(lab::N3_GNB.parse().unwrap(), 2152)
+    SocketAddr::new(N3_GNB.parse().unwrap(), 2152)
 }
 
 /// A worker in the middle of a batch may still send a packet into the old tunnel. The wait for a worker that does not

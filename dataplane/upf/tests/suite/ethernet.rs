@@ -1,19 +1,16 @@
 //! Ethernet sessions between memory ports (UP-3, TS 23.501 §5.6.10.2): which frames are sent, and the drop reasons of the
 //! others.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
-
-mod support;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use crate::support::*;
 use packet::ethernet::{ARP, IPV4, IPV6, build};
 use packet::gtpu::{PduSession, build_gpdu};
 use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::*;
 use pktio::Vector;
 use pktio::memory::{self, Wire};
-use support::*;
 use telemetry::DropReason;
 use tokio::sync::mpsc;
 use upf::n4::addresses::Address;

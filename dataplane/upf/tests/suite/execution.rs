@@ -1,22 +1,12 @@
 //! Effects of N4 rules on packets (UP-1, UP-3), compared octet by octet: redirection, MTUs, notifications, meters, copies,
 //! marking, several peers.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "helpers of tests fail as tests do"
-)]
-
-#[path = "support/lab.rs"]
-mod lab;
-mod support;
-#[path = "support/world.rs"]
-mod world;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
+use crate::support::*;
+use crate::world::*;
 use packet::checksum::{Sum, checksum};
 use packet::flow::Flow;
 use packet::gtpu::{self, PduSession, Signalling, build_gpdu};
@@ -26,13 +16,11 @@ use packet::{ipv4, ipv6, protocol};
 use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::*;
 use pktio::{Port, Sent, Vector};
-use support::*;
 use telemetry::DropReason;
 use upf::interface::Role;
 use upf::pipeline::links::{Link, Links};
 use upf::pipeline::mtu::Router;
 use upf::pipeline::{Event, Graph};
-use world::*;
 
 const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(10, 45, 0, 1);
 const SITE_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);

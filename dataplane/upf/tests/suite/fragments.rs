@@ -1,21 +1,16 @@
 //! Fragments of users' packets: all match the rule of their packet's flow, in any order of arrival (TS 29.244 §5.2.1A).
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
-
-mod support;
-#[path = "support/world.rs"]
-mod world;
 
 use std::net::IpAddr;
 
+use crate::support::*;
+use crate::world::*;
 use packet::gtpu;
 use packet::transport::build_udp;
 use packet::{ipv4, ipv6, protocol};
 use pfcp::message::SessionEstablishmentRequest;
 use pfcp::*;
-use support::*;
 use telemetry::DropReason;
 use upf::pipeline::Graph;
-use world::*;
 
 /// Port and QoS flow of the service; other packets belong to the default flow.
 const PORT: u16 = 5004;

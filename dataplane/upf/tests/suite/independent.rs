@@ -1,20 +1,12 @@
 //! The UPF driven by others: scapy is SMF, gNB and data network, pycrate reads everything a second time. What is sent
 //! and received is compared octet by octet (`independent.py`); this file gives both sides their namespaces.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::support::ethernet_config;
 use net::link::Links;
 use net::netns::NetNs;
-use support::ethernet_config;
 
 /// The interpreter with scapy and pycrate, if installed.
 fn python() -> Option<PathBuf> {
@@ -100,7 +92,7 @@ fn tell(stories: &[&str]) {
     if stories.contains(&"ethernet") {
         bridged(&core, &peer, "tap0");
     }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/independent.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/independent.py");
     let output = peer.enter(|| Command::new(&python).arg(script).args(stories).output()).unwrap().unwrap();
     let stats = upf.handle().stats();
     inside.block_on(async move { upf.stop().await });

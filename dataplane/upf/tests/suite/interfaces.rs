@@ -1,20 +1,15 @@
 //! Interfaces of a running UPF go down and come up, or are deleted and made again. Afterwards the same sessions forward in
 //! both directions, and each packet is accounted for. The tests for DPDK are in `dpdk.rs`.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
-
-#[path = "support/lab.rs"]
-mod lab;
-mod support;
 
 use std::net::UdpSocket;
 use std::process::Command;
 use std::time::Duration;
 
-use lab::*;
+use crate::lab::*;
+use crate::support::{UE_V4, bypass};
 use net::link::Links;
 use net::netns::NetNs;
 use pktio::af_xdp::device::Device;
-use support::{UE_V4, bypass};
 use upf::Config;
 use upf::interface::{Backend, InterfaceConfig, Role};
 

@@ -1,20 +1,15 @@
 //! The whole UPF on the real kernel: namespaces for core, RAN, data network and UE; PFCP and GTP-U spoken by this
 //! test; traffic by system programs. Needs root, or a user namespace with networks of its own.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // helpers of tests fail as tests do
-
-#[path = "support/lab.rs"]
-mod lab;
-mod support;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use lab::*;
+use crate::lab::*;
+use crate::support::*;
 use net::netns::NetNs;
 use pfcp::message::*;
 use pfcp::*;
 use pktio::udp::UdpPort;
-use support::*;
 use upf::interface::Backend;
 
 #[test]

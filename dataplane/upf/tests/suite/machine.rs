@@ -1,19 +1,14 @@
 //! Addresses of the UPF's own machine: no tunnel leads back to them, and UEs do not reach them.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
-
-mod support;
-#[path = "support/world.rs"]
-mod world;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use crate::support::*;
+use crate::world::*;
 use packet::{ipv4, ipv6, protocol};
 use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::*;
-use support::*;
 use telemetry::DropReason;
 use upf::tables::Receiver;
-use world::*;
 
 /// An address that this machine gets during a test.
 const NEW: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);

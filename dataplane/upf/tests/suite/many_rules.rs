@@ -1,19 +1,14 @@
 //! Sessions with very many PDRs: each packet matches its own, with all further entries of that PDR.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
-
-mod support;
-#[path = "support/world.rs"]
-mod world;
 
 use std::net::Ipv4Addr;
 
+use crate::support::*;
+use crate::world::*;
 use packet::gtpu;
 use packet::transport::build_udp;
 use packet::{ipv4, protocol};
 use pfcp::*;
-use support::*;
 use telemetry::DropReason;
-use world::*;
 
 /// As many PDRs as there are identifiers.
 const PDRS: u32 = 1 << 16;

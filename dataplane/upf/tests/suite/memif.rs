@@ -1,24 +1,17 @@
 //! The whole UPF on memif: PFCP spoken by this test; the peers are other processes, which are killed and come back. Octets
 //! are compared at the far ends.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-#[path = "support/host.rs"]
-mod host;
-#[path = "support/lab.rs"]
-mod lab;
-mod support;
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use host::*;
-use lab::*;
+use crate::host::*;
+use crate::lab::*;
+use crate::support::*;
 use net::netns::NetNs;
 use packet::ethernet;
 use packet::gtpu::{self, PduSession, Signalling};
 use pktio::memif::MemifPort;
 use pktio::vlan::Tags;
-use support::*;
 
 /// Sizes of users' packets.
 const SIZES: [usize; 12] = [64, 65, 127, 128, 200, 512, 576, 1000, 1279, 1400, 1499, 1500];
@@ -102,9 +95,10 @@ fn n3_and_n6_on_memif_outlive_their_peers() {
     let handle = running.upf.handle();
     let (gnb, server) = (Host::new(0, None), Host::new(1, None));
     let peer_of_n3 =
-        |more: &str| Relay::start("memif_relay", &[(device(&directory, 0, "client", more), &gnb)]);
-    let peer_of_n6 =
-        |role: &str, more: &str| Relay::start("memif_relay", &[(device(&directory, 1, role, more), &server)]);
+        |more: &str| Relay::start("memif::memif_relay", &[(device(&directory, 0, "client", more), &gnb)]);
+    let peer_of_n6 = |role: &str, more: &str| {
+        Relay::start("memif::memif_relay", &[(device(&directory, 1, role, more), &server)])
+    };
 
     let mut n6 = peer_of_n6("server", "");
     server.greet();
@@ -198,7 +192,7 @@ fn n3_and_n6_share_a_device() {
         let (_, teid) = running.smf.establish();
         let gnb = Host::new(0, tags(n3));
         for round in 0..2 {
-            let relay = Relay::start("memif_relay", &[(device(&directory, 0, "client", ""), &gnb)]);
+            let relay = Relay::start("memif::memif_relay", &[(device(&directory, 0, "client", ""), &gnb)]);
             gnb.greet();
             let server = gnb.beside(1, tags(n6));
             gnb.ask();
@@ -246,7 +240,7 @@ fn n3_on_memif_goes_with_n6_on_af_xdp() {
     socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
 
     for round in 0..3u8 {
-        let relay = Relay::start("memif_relay", &[(device(&directory, 0, "client", ""), &gnb)]);
+        let relay = Relay::start("memif::memif_relay", &[(device(&directory, 0, "client", ""), &gnb)]);
         gnb.greet();
         gnb.ask();
         gnb.drain();

@@ -1,10 +1,5 @@
 //! Rates and interfaces of a running UPF, with the kernel's UDP and TCP at both ends: a QER passes the rate that the SMF
 //! set (UP-1), and the UPF uses an interface again after it was down.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
-
-#[path = "support/lab.rs"]
-mod lab;
-mod support;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -12,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lab::*;
+use crate::lab::*;
+use crate::support::*;
 use net::link::Links;
 use pfcp::message::*;
 use pfcp::*;
-use support::*;
 
 /// Low enough that even a busy machine always offers more.
 const RATE_KBPS: u64 = 20_000;

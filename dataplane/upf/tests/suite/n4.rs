@@ -1,15 +1,12 @@
 //! N4 session requests: what is refused, with which cause, and that a refused request changes nothing.
-#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
-
-mod support;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::support::{self, *};
 use pfcp::message::{SessionEstablishmentRequest, SessionEstablishmentResponse, SessionModificationRequest};
 use pfcp::*;
 use proptest::prelude::*;
-use support::*;
 use upf::interfaces::Interfaces;
 use upf::n4::session::Sessions;
 use upf::plan::Direction;

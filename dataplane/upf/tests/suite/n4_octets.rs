@@ -1,19 +1,14 @@
 //! N4 on the wire: requests are written octet by octet after the tables of TS 29.244, and answers are read in the same way.
 //! Our codec is not used, because a mistake in both reading and writing would then stay hidden.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
-
-mod support;
-#[path = "support/n4.rs"]
-mod without_user_plane;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::without_user_plane::Upf;
 use net::udp::UdpSocket;
 use pktio::memory::Sink;
 use upf::mailbox::Command;
 use upf::n4::Query;
-use without_user_plane::Upf;
 
 // Message types (table 7.3-1); a response is the request's plus one.
 const HEARTBEAT: u8 = 1;

@@ -1,10 +1,5 @@
 //! The N4 task over real sockets: it keeps serving all CP functions within bounds while some of them flood it, are silent,
 //! or send malformed messages or very many rules. Time is virtual: hours pass in moments.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
-
-mod support;
-#[path = "support/n4.rs"]
-mod without_user_plane;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -12,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::*;
+use crate::without_user_plane::Upf;
 use net::udp::UdpSocket;
 use net::udp::burst::{self, Burst};
 use pfcp::endpoint::{Config as EndpointConfig, Endpoint, Event, Handle};
@@ -20,12 +17,10 @@ use pfcp::*;
 use pktio::memory::Sink;
 use pktio::{Port, Sent, Vector};
 use serde_json::Value;
-use support::*;
 use upf::mailbox::Command;
 use upf::n4::Query;
 use upf::pipeline::Event as PacketEvent;
 use upf::plan::Peer;
-use without_user_plane::Upf;
 
 /// A CP function.
 struct Cp {

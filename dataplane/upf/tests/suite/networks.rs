@@ -1,19 +1,15 @@
 //! Several interfaces and data networks: each session has the interfaces of its network instances (TS 29.244 §8.2.4), and
 //! what one network instance knows is unknown in the others.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
-
-mod support;
-#[path = "support/world.rs"]
-mod world;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use crate::support::*;
+use crate::world::*;
 use packet::gtpu::{self, PduSession, Signalling, build_gpdu};
 use pfcp::message::SessionEstablishmentRequest;
 use pfcp::*;
 use pktio::Port;
 use pktio::memory::{self, Wire};
-use support::*;
 use telemetry::DropReason;
 use upf::interface::Role;
 use upf::pipeline::Graph;
@@ -21,7 +17,6 @@ use upf::pipeline::links::{Link, Links};
 use upf::pipeline::mtu::Router;
 use upf::plan::Peer;
 use upf::stats;
-use world::*;
 
 /// A UPF with two data networks, and the far end of the second one.
 fn two() -> (World, Wire) {

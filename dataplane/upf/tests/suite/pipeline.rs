@@ -1,24 +1,19 @@
 //! The pipeline between memory ports: the octets of sent packets, and the drop reasons of the others.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // helpers of tests fail as tests do
-
-mod support;
-#[path = "support/world.rs"]
-mod world;
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use crate::support::*;
+use crate::world::*;
 use classifier::Backend;
 use packet::gtpu::{PduSession, Signalling, build_gpdu};
 use packet::ndp::{RouterAdvertisement, RouterSolicitation};
 use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::*;
-use support::*;
 use telemetry::DropReason;
 use upf::Config;
 use upf::n4::ineffective::Ineffective;
 use upf::pipeline::Event;
 use upf::stats;
-use world::*;
 
 #[test]
 fn uplink_loses_its_tunnel_and_downlink_gets_one() {

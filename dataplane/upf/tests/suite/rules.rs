@@ -1,16 +1,13 @@
 //! Each kind of N4 rule: its effect on the plan, refused requests, and the reports that the UPF sends on its own (UP-1).
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
-
-mod support;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::support::*;
 use pfcp::message::{
     SessionEstablishmentRequest, SessionModificationRequest, SessionReportRequest, SessionReportResponse,
 };
 use pfcp::*;
-use support::*;
 use upf::interfaces::Interfaces;
 use upf::n4::compile::compile;
 use upf::n4::rules::urr::Now;

@@ -1,17 +1,12 @@
 //! Meters and counters in a map that programs in the kernel share. Needs the privilege to create BPF maps.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
-
-mod support;
-#[path = "support/world.rs"]
-mod world;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::support::*;
+use crate::world::{World, uplink_gpdu};
 use pktio::bpf::SharedLines;
 use rcu::Region;
-use support::*;
-use world::{World, uplink_gpdu};
 
 /// A world whose sessions have their state in a map.
 fn world() -> (World, Arc<SharedLines>) {

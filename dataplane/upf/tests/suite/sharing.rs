@@ -1,12 +1,5 @@
 //! Several interfaces on one AF_XDP device, several gNBs, and one UE address in two network instances. What the UEs and the
 //! servers behind the UPF send is compared octet by octet where it arrives. VLANs are tested in `vlans.rs` and `memif.rs`.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
-
-#[path = "support/host.rs"]
-mod host;
-#[path = "support/lab.rs"]
-mod lab;
-mod support;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
@@ -14,15 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use host::Running;
-use lab::*;
+use crate::host::Running;
+use crate::lab::*;
+use crate::support::*;
 use net::link::Links;
 use net::netns::NetNs;
 use packet::gtpu;
 use pktio::af_xdp::device::Device;
 use pktio::tun::TunPort;
 use pktio::udp::UdpPort;
-use support::*;
 
 /// Payloads of UDP, the longest without fragments in between: the UE's link has an MTU of 1400.
 const SIZES: [usize; 10] = [0, 1, 63, 512, 1351, 1352, 1372, 1373, 4000, 8000];

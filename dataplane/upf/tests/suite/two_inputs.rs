@@ -1,12 +1,10 @@
 //! One session, packets to its UE through two inputs: a worker for N3 and one for N6, as with the kernel on both sides.
 //! Rates and volumes are those of the session, whichever worker a packet comes through (UP-1).
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
-
-mod support;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Barrier};
 
+use crate::support::*;
 use packet::checksum::Sum;
 use packet::gtpu::{self, PduSession, build_gpdu};
 use packet::{ipv4, protocol};
@@ -14,7 +12,6 @@ use pfcp::message::SessionEstablishmentRequest;
 use pfcp::*;
 use pktio::Vector;
 use pktio::memory::{self, Wire};
-use support::*;
 use telemetry::DropReason;
 use tokio::sync::mpsc;
 use upf::interface::Role;

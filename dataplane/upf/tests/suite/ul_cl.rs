@@ -1,22 +1,15 @@
 //! A UPF as uplink classifier (TS 23.501 §5.6.4.2), by N4 rules of a CP function: its PDRs choose the anchor of a packet, tunnels
 //! on N9 lead to other anchors and back, and rules come and go under traffic (TS 23.502 §4.3.5.4 to §4.3.5.7). Three UPFs in
 //! namespaces; see `support/branches.rs`.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
-
-#[path = "support/branches.rs"]
-mod branches;
-#[path = "support/lab.rs"]
-mod lab;
-mod support;
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use branches::*;
-use lab::wait_for;
+use crate::branches::*;
+use crate::lab::wait_for;
+use crate::support::*;
 use packet::gtpu::PduSession;
 use pfcp::message::*;
 use pfcp::*;
-use support::*;
 
 /// A flow of the application that is diverted, one of the same server, and one of another server.
 const APP: (u16, Ipv4Addr, u16) = (40_001, APPLICATION, PORTS[0]);

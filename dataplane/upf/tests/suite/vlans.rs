@@ -1,28 +1,19 @@
 //! VLANs and QinQ by AF_XDP, end to end: N3 and N6 of one device with addresses that only the UPF knows, gNBs and servers
 //! behind one veth pair, and every frame compared octet by octet where it arrives.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-#[path = "support/host.rs"]
-mod host;
-#[path = "support/lab.rs"]
-mod lab;
-mod support;
-#[path = "support/wire.rs"]
-mod wire;
 
 use std::net::IpAddr;
 use std::process::Command;
 
-use host::Running;
-use lab::*;
+use crate::host::Running;
+use crate::lab::*;
+use crate::support::*;
+use crate::wire::*;
 use net::link::Links;
 use net::netns::NetNs;
 use packet::ethernet;
 use packet::gtpu::{self, PduSession, Signalling};
 use pktio::af_xdp::device::Device;
 use pktio::interface::config::MOST_ON_AF_XDP;
-use support::*;
-use wire::*;
 
 /// Sizes of users' packets, up to the MTU of the data network.
 const SIZES: [usize; 12] = [48, 64, 65, 127, 128, 200, 512, 576, 1000, 1279, 1399, 1400];

@@ -1,8 +1,5 @@
 //! Failures of worker threads: after a panic only one batch is lost, a port that fails is tried again, and workers that
 //! share a session count and meter together. Tests with real interfaces are in `interfaces.rs`.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
-
-mod support;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use crate::support::*;
 use packet::gtpu::{self, PduSession, build_gpdu};
 use pfcp::message::SessionModificationRequest;
 use pfcp::*;
 use pktio::memory::{self, MemoryPort, Wire};
 use pktio::{Port, Sent, Vector, owner};
-use support::*;
 use telemetry::DropReason;
 use tokio::sync::mpsc;
 use upf::n4::session::Sessions;

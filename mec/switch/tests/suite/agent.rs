@@ -1,8 +1,5 @@
 //! The agent and its controllers: several, slow ones, ones that go away, and ones that send nonsense.
-#![allow(clippy::unwrap_used, clippy::panic)]
 #![allow(clippy::disallowed_methods, reason = "the tests wait for connections")]
-
-mod common;
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use openflow::*;
 use switch::agent::driver::Agent;
 use switch::agent::peer::Peer;

@@ -1,9 +1,6 @@
 //! Exact-match entries of translations: they do what the host path does, and only where they may.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use openflow::*;
 use switch::pipeline::Pipeline;
 use switch::pipeline::exact::{Exact, Inner, Only, Rewrite, Tunnel, exact};

@@ -1,13 +1,10 @@
 //! Packets that wait for a token: in the pipeline, and in workers on ports of the test.
-#![allow(clippy::unwrap_used, clippy::panic)]
 #![allow(clippy::disallowed_methods, reason = "a test waits for the time-out")]
-
-mod common;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use openflow::*;
 use pktio::frame::NO_PEER;
 use pktio::interface::WorkersConfig;

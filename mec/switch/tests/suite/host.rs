@@ -1,13 +1,10 @@
 //! Workers on ports of the test.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use common::*;
+use crate::common::*;
 use openflow::*;
 use pktio::interface::WorkersConfig;
 use pktio::memory::{self, MemoryPort};

@@ -1,10 +1,7 @@
 //! Questions for the link-layer address of a user are turned round by the rules that `godwit mec controller` has on N6: what is of the
 //! asker in the action set, what is of the user applied.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use openflow::*;
 use packet::ethernet;
 use std::sync::Arc;

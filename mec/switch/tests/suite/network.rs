@@ -1,16 +1,12 @@
 //! The whole switch in a network of namespaces: a base station and two anchors on veth links, frames by AF_XDP.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
 #![allow(clippy::disallowed_methods, reason = "the tests wait for the kernel")]
-
-mod common;
-mod namespaces;
 
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::*;
-use namespaces::{Link, network, network_with};
+use crate::common::*;
+use crate::namespaces::{Link, network, network_with};
 use net::link::Links;
 use openflow::{Action, Change, FlowMod, Instructions, MacAddr, Oxm, PortNo, TableId};
 use packet::ethernet;

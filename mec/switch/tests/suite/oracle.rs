@@ -1,14 +1,11 @@
 //! Open vSwitch as oracle: the same rules and packets go to it and to ours, and leave by the same ports. It runs with a dummy
 //! datapath, which sends nothing, and says what it would do (`ofproto/trace`). Tunnels are left out, in which it is wrong.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use net::netns::NetNs;
 use openflow::*;
 use openvswitch::OpenVswitch;

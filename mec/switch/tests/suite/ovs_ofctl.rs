@@ -1,13 +1,10 @@
 //! `ovs-ofctl`, the independent controller: it drives the agent over TCP.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
-
-mod common;
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use common::*;
+use crate::common::*;
 use openflow::PortNo;
 use switch::agent::driver::Agent;
 use switch::core::{Identity, PortCounts, Switch, SwitchPort};

@@ -1,9 +1,6 @@
 //! Flow-mods, group-mods and bundles as OpenFlow 1.3.5 §6.4 and §6.5 have them, and what packets meet.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use openflow::*;
 use packet::ethernet;
 use switch::pipeline::field::{WORDS, Words, shape};

@@ -1,11 +1,8 @@
 //! Users steered in their tunnels: the paper's Table I with real frames, SW-1 to SW-12, SEL-4 to SEL-6.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use common::*;
+use crate::common::*;
 use openflow::*;
 use packet::gtpu::Signalling;
 use packet::{ethernet, gtpu, icmp, ipv4, ipv6, protocol};

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 use classifier::generate::{Family, Fields, rules};
 use classifier::{Backend, Classifier, Key, List, Rule, Verdict};
 
-use crate::traces::packets;
-use crate::{assert_verdicts, classify};
+use super::traces::packets;
+use super::{assert_verdicts, classify};
 
 const RULES: usize = 100_000;
 

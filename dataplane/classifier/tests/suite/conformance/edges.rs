@@ -5,7 +5,7 @@ use classifier::{
     PortRange, Prefix, Qfi, Rule, RuleError, Side,
 };
 
-use crate::{assert_verdicts, classify, contenders};
+use super::{assert_verdicts, classify, contenders};
 
 fn key() -> Key {
     Key::new("10.45.0.2".parse().unwrap(), "192.0.2.7".parse().unwrap(), 17).with_ports(4000, 53)

@@ -5,7 +5,6 @@
 //! with it, and every backend with the list. In the dev profile all tests take some tens of seconds at most:
 //! the set of a hundred thousand rules, with the list's verdicts, is drawn once for all backends; the other
 //! sets are small, as structures change their form within the first thousand rules.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod bulk;
 mod definition;

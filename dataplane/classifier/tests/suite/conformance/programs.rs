@@ -4,9 +4,9 @@ use classifier::{Classifier, InsertError, Key, List, Matcher, Rule, Verdict};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::definition::{self, Packet};
-use crate::random::{self, Update};
-use crate::{assert_verdicts, classify, contenders};
+use super::definition::{self, Packet};
+use super::random::{self, Update};
+use super::{assert_verdicts, classify, contenders};
 
 /// A classifier that applies the definition directly.
 #[derive(Default)]

@@ -9,7 +9,7 @@ use classifier::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::definition::Packet;
+use super::definition::Packet;
 
 fn v4() -> impl Strategy<Value = IpAddr> {
     prop::sample::select(vec![[10, 0, 0, 1], [10, 0, 0, 2], [10, 0, 129, 1], [10, 64, 0, 1], [192, 0, 2, 7]])

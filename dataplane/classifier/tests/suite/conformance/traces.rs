@@ -3,8 +3,8 @@
 use classifier::generate::{Family, Fields, Random, Traffic, rules, trace};
 use classifier::{Classifier, Key, List, Rule, Verdict};
 
-use crate::definition::{self, Packet};
-use crate::{assert_verdicts, classify, contenders};
+use super::definition::{self, Packet};
+use super::{assert_verdicts, classify, contenders};
 
 const FAMILIES: [Family; 5] = [Family::Acl, Family::Fw, Family::Ipc, Family::OneTuple, Family::EachItsTuple];
 const PACKETS: usize = 200;

@@ -1,9 +1,5 @@
 //! os-ken as controller, an independent one with its application interface: it takes our switch over TCP, and steers a user with
 //! the paper's Table I.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
-
-#[path = "../common/mod.rs"]
-mod common;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -13,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use openflow::PortNo;
 use serde_json::{Value, json};
 use switch::agent::driver::Agent;
@@ -50,7 +46,7 @@ impl Controller {
             return None;
         }
         let mut process = Command::new(python)
-            .arg(root.join("tests/os_ken/controller.py"))
+            .arg(root.join("tests/suite/os_ken/controller.py"))
             .arg(port.to_string())
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .stdin(Stdio::piped())
