@@ -1,6 +1,6 @@
 //! Which backend to choose.
 //!
-//! All backends give the same verdicts (`tests/conformance`), so the choice is about time and memory only. Take
+//! All backends give the same verdicts (`tests/suite/conformance`), so the choice is about time and memory only. Take
 //! [`auto`](crate::auto) unless you have measured: it changes between two of the others as rules come and go.
 //! The rest are here for comparison, for study, and for loads unlike those of Godwit.
 //!

@@ -6,7 +6,7 @@
 //! interface, received and sent, which a busy machine disturbs less.
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::panic)] // a tool that reports on standard output
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/suite/support/mod.rs"]
 mod support;
 
 use std::net::SocketAddr;

@@ -1,6 +1,6 @@
 // Independent peer of the tests of gtpv2c: go-gtp's messages.
 //
-//	make: writes messages, one a line as hexadecimal octets; tests/go_gtp.rs says what they mean
+//	make: writes messages, one a line as hexadecimal octets; tests/suite/go_gtp.rs says what they mean
 //	read: reads such lines, and writes each message as go-gtp writes it after it has read it; "error: ..." if it cannot
 package main
 
