@@ -77,26 +77,27 @@ async fn is_charged_once(further: Value, token: u64) {
     }
     moved(&all[..1], EDGE.host).await;
     let found = traffic.finish().await;
-    let [up, down] = [0, 1].map(|way| found.iter().skip(way).step_by(2).map(|flow| flow.counts));
-    for found in up.clone().chain(down.clone()) {
-        assert!(found.sent > 1000 && found.lost == 0 && found.doubled == 0, "{found:?}");
-    }
-    let expected = [up.map(|flow| flow.sent).sum::<u64>(), down.map(|flow| flow.sent).sum()];
-    let expected = expected.map(|packets| packets * PACKET + tokens);
-    until("all is reported", async || {
-        let now = charged(&moves.lab).await;
-        assert!(now[0] <= expected[0] && now[1] <= expected[1], "{now:?} instead of {expected:?}");
-        (now == expected).then_some(())
-    })
-    .await;
     for session in listed(&moves).await {
         assert_eq!(session["usage"]["missing_reports"], 0, "{session:#}");
     }
-    // The session's end adds nothing, and takes nothing away.
     let Moves { lab, simulator, .. } = moves;
+    // Nothing can be reported later.
     simulator.stop().await.unwrap();
-    assert_eq!(charged(&lab).await, expected);
-    lab.orchestrator("DELETE", &format!("/v1/hosts/{}/anchor", EDGE.host), None).await.unwrap();
+    for (way, charged) in charged(&lab).await.into_iter().enumerate() {
+        let of_way = found.iter().skip(way).step_by(2).map(|flow| flow.counts);
+        let sent: u64 = of_way.clone().map(|flow| flow.sent).sum();
+        let lost: u64 = of_way.clone().map(|flow| flow.lost as u64).sum();
+        assert!(sent > 1000 && of_way.clone().all(|flow| flow.doubled == 0), "counts of way {way}");
+        // What is lost, on a machine that is too busy, may be lost before or behind a UPF.
+        let (least, most) = ((sent - lost) * PACKET, sent * PACKET);
+        let of_users = charged - tokens;
+        eprintln!("{charged} octets charged, {tokens} of tokens; {sent} packets sent, {lost} lost");
+        assert!((least..=most).contains(&of_users), "{of_users} is not in {least}..={most}");
+    }
+    until("nobody is at the edge", async || {
+        lab.orchestrator("DELETE", &format!("/v1/hosts/{}/anchor", EDGE.host), None).await.ok()
+    })
+    .await;
     lab.stop().await.unwrap();
 }
 

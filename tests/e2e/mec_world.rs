@@ -80,6 +80,13 @@ pub(crate) fn sessions(listed: &Value) -> BTreeMap<String, String> {
     .collect()
 }
 
+/// Sessions of the first anchor that the controller knows. S-GWs at the edge are known as well, by what they say to a P-GW.
+fn sessions_known(known: &Value) -> usize {
+    let mut anchors = known["anchors"].as_array().into_iter().flatten();
+    let first = anchors.find(|anchor| anchor["name"] == edge::CENTRAL);
+    first.and_then(|anchor| anchor["ues"].as_u64()).unwrap_or_default() as usize
+}
+
 /// What differs between the tests.
 pub(crate) struct Setup {
     pub(crate) sites: usize,
@@ -172,7 +179,7 @@ impl World {
         }
         until("the sessions are known by their messages", async || {
             let known = lab.controller("GET", "/v1/replication", None).await.ok()?;
-            (known["anchors"][0]["ues"] == setup.ues).then_some(())
+            (sessions_known(&known) == usize::from(setup.ues)).then_some(())
         })
         .await;
         let mut world =
@@ -370,6 +377,11 @@ impl World {
         let users = self.orchestrator("GET", "/v1/ues", None).await.unwrap_or_default();
         let moves = self.orchestrator("GET", "/v1/moves", None).await.unwrap_or_default();
         said += &format!("--- users\n{users}\n--- moves\n{moves}\n");
+        let at_edge = self.lab.edge_oam(&SITES[0], self.lab.gateway(), "/sessions").await;
+        said += &format!("--- gateway at the edge\n{at_edge:?}\n");
+        if let Ok(at_pgw) = self.lab.oam("pgw", "GET", "/sessions").await {
+            said += &format!("--- P-GW\n{at_pgw}\n");
+        }
         for name in [
             "orchestrator",
             "controller",
@@ -428,7 +440,7 @@ impl World {
         let count = |list: &Value| list.as_array().map_or(0, Vec::len);
         let found = [
             sessions(&original).len(),
-            known["anchors"][0]["ues"].as_u64().unwrap_or_default() as usize,
+            sessions_known(&known),
             copies as usize,
             count(&diversions["diversions"]),
             count(&users["ues"]),
