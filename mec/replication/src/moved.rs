@@ -20,8 +20,9 @@ use crate::s11::clone::S11;
 static REFUSED: Counter = Counter::new("replication_ways_back_refused");
 
 const PORT: u16 = 2123;
-/// How long a copy stays when another clone serves its user: that one tells the P-GW meanwhile, also if a request is lost.
-const HANDOVER: Duration = Duration::from_secs(2);
+/// How long a copy stays when another clone serves its user: that one tells the P-GW meanwhile, also if requests are lost. Our gateway asks three times, 3 s
+/// each. A P-GW that still sends to a clone without the user is told so, and may end the session.
+const HANDOVER: Duration = Duration::from_secs(10);
 
 /// A copy: its replica, and the session's number.
 pub(crate) type CopyName = ((String, String), u32);

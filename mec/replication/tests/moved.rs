@@ -21,7 +21,7 @@ const PREFIX: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 7, 0, 0, 0, 1);
 const PAA: Paa = Paa::Ipv4v6(UE, Ipv6Prefix { address: PREFIX, length: 64 });
 const PGW: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 5, 0, 1));
 const ENB: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 1, 0, 1));
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 /// TEIDs of MME, S-GW towards MME and P-GW, and P-GW.
 const MME_TEID: u32 = 0xa1;
 const S11_TEID: u32 = 0xb2;
@@ -287,7 +287,9 @@ async fn a_copy_stays_while_another_clone_takes_over() {
     assert_eq!(world.told().await, 0x77);
     let other = Place { user: Some(UE.into()), base_station: None, to: "other".to_owned(), is_whole: true };
     world.replicator.place("sgw", "ue".to_owned(), Some(other.clone()));
-    world.is_asked_nothing().await;
+    // Twice as long as a gateway waits for a P-GW before it asks again.
+    let early = time::timeout(Duration::from_secs(6), world.asked.recv()).await;
+    assert!(early.is_err(), "{early:?}");
     let Message::DeleteSessionRequest(_) = world.asked().await else { panic!() };
     world.relocated().await;
     // Back before that: it has to tell the P-GW anew, so it is made anew.
