@@ -141,7 +141,7 @@ impl World {
             edit_all(&lab, SITES[0].anchor, |all| all["spgw"]["limits"] = json!({"sessions": room}));
         }
         edit(&lab, "controller", |own| {
-            own["diverting"]["echo_ms"] = json!(if setup.sgw { 2000 } else { 400 });
+            own["diverting"]["echo_ms"] = json!(400);
             own["diverting"]["old_ways_ms"] = json!(OLD_WAYS.as_millis() as u64);
             // Tokens of UEs that have handed over meanwhile do not come.
             own["diverting"]["order"]["timeout_ms"] = json!(300);

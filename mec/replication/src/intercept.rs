@@ -256,8 +256,8 @@ pub(crate) enum Timer {
     Linger(IpAddr),
     /// Sessions that an original has lost may be set up again.
     Restoration(IpAddr),
-    /// A copy whose user another clone serves, by its handle, is no longer needed.
-    Departed(CopyName, u32),
+    /// A copy to whose clone nobody sends any more, by its handle, ends after this time.
+    Departed(CopyName, u32, Duration),
 }
 
 /// What is known of interception.
@@ -776,7 +776,7 @@ impl Replicator {
                 state.give_up(anchor, time::now_std(), self.config());
                 self.flush(state);
             },
-            Timer::Departed(copy, handle) => self.handed_over(copy, handle).await,
+            Timer::Departed(copy, handle, rest) => self.ends_after(copy, handle, rest).await,
             Timer::Report(control, sequence) => loop {
                 time::sleep(pause).await;
                 let mut state = self.state();

@@ -23,6 +23,8 @@ const PORT: u16 = 2123;
 /// How long a copy stays when another clone serves its user: that one tells the P-GW meanwhile, also if requests are lost. Our gateway asks three times, 3 s
 /// each. A P-GW that still sends to a clone without the user is told so, and may end the session.
 const HANDOVER: Duration = Duration::from_secs(10);
+/// How long a copy stays when its P-GW sends to the first S-GW again: packets that were sent to the clone before are still on their way, in both directions.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// A copy: its replica, and the session's number.
 pub(crate) type CopyName = ((String, String), u32);
@@ -168,7 +170,7 @@ impl State {
         let copy = (key.clone(), number);
         let departure = Departure { handle, is_renewed: true, open: BTreeSet::new() };
         self.interception.departures.insert(copy.clone(), departure);
-        self.interception.timers.push(Timer::Departed(copy, handle));
+        self.interception.timers.push(Timer::Departed(copy, handle, HANDOVER));
     }
 
     /// A copy stays; whether it was to end.
@@ -186,7 +188,8 @@ impl State {
         let Some(copy) = departures.by_transaction.remove(&(pgw, sequence)) else { return };
         let Some(departure) = departures.by_copy.get_mut(&copy) else { return };
         departure.open.remove(&(pgw, sequence));
-        let (is_last, is_renewed) = (departure.open.is_empty(), departure.is_renewed);
+        let (is_last, is_renewed, handle) =
+            (departure.open.is_empty(), departure.is_renewed, departure.handle);
         let is_accepted = match gtpv2c::Message::decode(answer) {
             Ok((_, gtpv2c::Message::ModifyBearerResponse(answer))) => answer.cause.is_accepted(),
             _ => false,
@@ -198,7 +201,7 @@ impl State {
             // The P-GW goes on sending to the clone, which has to have the user then.
             self.cancel_departure(&copy);
         } else if is_last {
-            self.departed(&copy);
+            self.interception.timers.push(Timer::Departed(copy, handle, LINGER));
         }
     }
 
@@ -299,9 +302,9 @@ impl Replicator {
         self.flush(state);
     }
 
-    /// Another clone has had time to tell a P-GW of itself.
-    pub(crate) async fn handed_over(self, copy: CopyName, handle: u32) {
-        time::sleep(HANDOVER).await;
+    /// Ends a copy to whose clone nobody sends any more, after this time.
+    pub(crate) async fn ends_after(self, copy: CopyName, handle: u32, rest: Duration) {
+        time::sleep(rest).await;
         let mut state = self.state();
         let departure = state.interception.departures.by_copy.get(&copy);
         if departure.is_some_and(|of| of.handle == handle && of.open.is_empty()) {

@@ -170,6 +170,14 @@ mod tests {
         assert_eq!(driver().is_running(&host).await, Ok(Some(true)));
         let holders = || PARTS.map(|part| process::holder(&driver().lock(&host, part)).unwrap().unwrap());
         let first = holders();
+        let anchor_log = folder.path().join("run/edge1-anchor.log");
+        // It has begun when it has said so.
+        let begun = async |times: usize| {
+            while std::fs::read_to_string(&anchor_log).unwrap().lines().count() < times {
+                net::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        begun(1).await;
         driver().start(&host).await.unwrap();
         assert_eq!(holders(), first, "nothing is started twice");
 
@@ -178,18 +186,11 @@ mod tests {
         assert_eq!(driver().is_running(&host).await, Ok(Some(false)));
         driver().start(&host).await.unwrap();
         assert!(holders()[0] != first[0] && holders()[1] == first[1]);
-        // It has begun when it has said so.
-        let anchor_log = folder.path().join("run/edge1-anchor.log");
-        for _ in 0..500 {
-            if std::fs::read_to_string(&anchor_log).unwrap().lines().count() == 2 {
-                break;
-            }
-            net::time::sleep(Duration::from_millis(10)).await;
-        }
+        begun(2).await;
         driver().stop(&host).await.unwrap();
         driver().stop(&host).await.unwrap();
         assert_eq!(driver().is_running(&host).await, Ok(Some(false)));
-        let log = std::fs::read_to_string(anchor_log).unwrap();
+        let log = std::fs::read_to_string(&anchor_log).unwrap();
         assert_eq!(log, "run -c /etc/edge1.yaml --nf spgw,upf\n".repeat(2));
         let log = std::fs::read_to_string(folder.path().join("run/edge1-agent.log")).unwrap();
         assert_eq!(log, "mec agent run -c /etc/edge1.yaml\n");
