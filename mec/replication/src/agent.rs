@@ -292,8 +292,14 @@ impl Agent {
         }
         let mut rest = &self.outbox[..];
         while !rest.is_empty() {
+            let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+            let sent = match burst::send(&**socket, rest) {
+                // That nobody listened is about an earlier datagram; this one was not tried.
+                Err(error) if refused(&error) => burst::send(&**socket, rest),
+                sent => sent,
+            };
             // What is lost is repeated.
-            let sent = burst::send(&**socket, rest).unwrap_or(1);
+            let sent = sent.unwrap_or(1);
             rest = &rest[sent.clamp(1, rest.len())..];
         }
         self.outbox.clear();
