@@ -879,6 +879,10 @@ async fn rules_with_an_anchor_return_while_another_one_is_used() {
     n6.packet(2, anchors[0], MacAddr([0xff; 6]));
     n6.packet(1, router, anchors[0]);
     until("rules with both", async || has(anchors[0]) && has(anchors[1])).await;
+    let is_used = |to: MacAddr| {
+        let mut tables = n6.tables.lock().unwrap();
+        tables.flows.iter_mut().find(|flow| at(to)(flow)).unwrap().packet_count = 7;
+    };
     let idles_out = |to: MacAddr| {
         let mut tables = n6.tables.lock().unwrap();
         let place = tables.flows.iter().position(at(to)).unwrap();
@@ -899,24 +903,12 @@ async fn rules_with_an_anchor_return_while_another_one_is_used() {
         n6.tell.as_ref().unwrap().send(removed.into()).unwrap();
     };
     for _ in 0..2 {
-        n6.tables
-            .lock()
-            .unwrap()
-            .flows
-            .iter_mut()
-            .filter(|flow| at(anchors[0])(flow))
-            .for_each(|flow| flow.packet_count = 7);
+        is_used(anchors[0]);
         idles_out(anchors[1]);
         until("it returns", async || has(anchors[1])).await;
     }
     // The users are at the second one now.
-    n6.tables
-        .lock()
-        .unwrap()
-        .flows
-        .iter_mut()
-        .filter(|flow| at(anchors[1])(flow))
-        .for_each(|flow| flow.packet_count = 7);
+    is_used(anchors[1]);
     idles_out(anchors[0]);
     until("that of the first one returns", async || has(anchors[0])).await;
     // Nobody talks any more: both go, one after the other.
