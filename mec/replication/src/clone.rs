@@ -16,6 +16,10 @@ use std::time::{Duration, Instant};
 
 use foldhash::HashMap;
 
+mod side;
+
+pub use side::{Answered, Head, Kind, Prepared, Side};
+
 use crate::record::Bearer;
 
 /// Answers that are remembered for requests that come again.
@@ -118,56 +122,6 @@ pub enum Event {
     },
 }
 
-/// What a message is to its receiver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Is answered.
-    Request,
-    /// Is answered by a request with its number, or by its failure.
-    Command,
-    /// Answers.
-    Response,
-    /// Neither.
-    Other,
-}
-
-/// The head of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Head {
-    /// What it is.
-    pub kind: Kind,
-    /// Its type; a response's is the next one of its request's.
-    pub code: u8,
-    /// TEID or SEID of its receiver.
-    pub to: Option<u64>,
-    /// Its transaction.
-    pub sequence: u32,
-    /// Where it ends.
-    pub length: usize,
-}
-
-/// What to do with a request of a script.
-#[derive(Debug)]
-pub enum Prepared {
-    /// Send it.
-    Send(Vec<u8>),
-    /// It is not to be sent, but was noted.
-    Noted,
-}
-
-/// What an answer says.
-#[derive(Debug)]
-pub enum Answered {
-    /// Accepted.
-    Accepted,
-    /// Refused, with its cause.
-    Refused(u8),
-    /// To be asked in another way.
-    Again(Vec<u8>),
-    /// The anchor knows no control plane here: it has restarted. With the cause of the refusal.
-    Unknown(u8),
-}
-
 /// A first request that an anchor has refused because it had restarted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum PutBack {
@@ -195,7 +149,7 @@ pub struct User<T> {
     pub state: T,
     /// The request under way.
     waits: Option<u32>,
-    /// How many questions the anchor was sent before the user's first request; `None`: that one was not sent.
+    /// How many questions the anchor was sent before the user's first request went, the last time; `None`: that one was not sent.
     begun: Option<u64>,
     /// What became of a first request that an anchor refused because it had restarted.
     put_back: PutBack,
@@ -222,50 +176,6 @@ struct Greeting {
     due: Instant,
     /// How often it may be, until those who wait for it have waited long enough.
     left: u32,
-}
-
-/// A control plane's side of a protocol.
-pub trait Side {
-    /// Of each user.
-    type State: Default + std::fmt::Debug;
-
-    /// The bits of a sequence number.
-    const SEQUENCES: u32;
-
-    /// The head of the first message of some octets.
-    fn head(octets: &[u8]) -> Option<Head>;
-    /// Writes a receiver and a sequence number.
-    fn patch(octets: &mut [u8], to: u64, sequence: u32);
-    /// A request of a script. It may take more of the script.
-    fn prepare(&self, user: &mut User<Self::State>, octets: Vec<u8>) -> Prepared;
-    /// An answer to a request of a script.
-    fn answered(&self, user: &mut User<Self::State>, request: &[u8], answer: &[u8]) -> Answered;
-    /// What an answer says of usage, as IEs; `None`: nothing, and it was not asked to.
-    fn usage(&self, request: &[u8], answer: &[u8]) -> Option<Vec<u8>>;
-    /// The answer to a request of the anchor, if it is known.
-    fn asked(&self, user: &mut User<Self::State>, request: &[u8]) -> Option<Vec<u8>>;
-    /// Packets of the user go to this anchor from now on, or no longer.
-    fn serve(&self, user: &mut User<Self::State>, serves: bool);
-    /// By what the anchor is to address the control plane from this request on, if it says so.
-    fn new_control(request: &[u8]) -> Option<u64>;
-    /// Whether all is there that the script is to lead to.
-    fn is_complete(user: &User<Self::State>) -> bool;
-    /// A request that ends the session.
-    fn end(&self, user: &User<Self::State>) -> Vec<u8>;
-    /// Whether this code is that of such a request.
-    fn is_end(code: u8) -> bool;
-    /// When the anchor says it has started, if a message says so.
-    fn start(&self, octets: &[u8]) -> Option<u32>;
-    /// Asks the anchor whether it is there.
-    fn probe(&self, sequence: u32) -> Vec<u8>;
-    /// What an anchor that has restarted is asked before anything else, if there is such a thing.
-    fn greeting(&self, sequence: u32) -> Option<Vec<u8>>;
-    /// Whether an answer accepts that; `None`: it is another message.
-    fn is_greeted(&self, octets: &[u8]) -> Option<bool>;
-    /// The answer to a request that is about no user; `None` for one that is.
-    fn node(&self, head: Head, octets: &[u8]) -> Option<Vec<u8>>;
-    /// The answer to a request for a user who is not here.
-    fn nobody(&self, head: Head) -> Option<Vec<u8>>;
 }
 
 #[derive(Debug)]
@@ -642,6 +552,10 @@ impl<S: Side> Clone<S> {
 
     /// Repeats what was not answered, and gives up on what was repeated enough.
     pub fn handle_timeout(&mut self, now: Instant) {
+        // A request that is repeated may come to an anchor that has restarted meanwhile: the question before it says so.
+        if self.due.first().is_some_and(|(due, _)| *due <= now) && !self.is_fresh(now) {
+            self.ask(now);
+        }
         while let Some((_, sequence)) = self.due.first().copied().filter(|(due, _)| *due <= now) {
             self.due.pop_first();
             let Some(sent) = self.sent.get_mut(&sequence) else { continue };
@@ -650,6 +564,9 @@ impl<S: Side> Clone<S> {
                 self.sent.remove(&sequence);
                 self.fail(now, handle, Why::Silent);
                 continue;
+            }
+            if let Some(user) = self.users.get_mut(&sent.handle).filter(|user| user.anchor == 0) {
+                user.begun = Some(self.questions);
             }
             sent.left -= 1;
             sent.questions = self.questions;

@@ -444,7 +444,7 @@ fn silence_ends_and_late_answers_change_nothing() {
     clone.handle_datagram(now, &answer);
     clone.handle_datagram(now, &answer);
     assert_eq!(clone.poll_event(), None);
-    assert_eq!(clone.poll_transmit(), None);
+    assert_eq!(next(&mut clone), None);
 }
 
 /// NAI-1…3: one in flight, nothing altered; where the replica gave another TEID, that UE's messages are told to it.
@@ -594,6 +594,31 @@ fn a_restart_between_two_copies_ends_only_the_first() {
         assert_eq!(ends[&before], Err(Why::Restarted));
         assert_eq!(to.sessions.len(), 1);
     }
+}
+
+/// A clone is asked for a copy while it restarts: what it gets is lost, and comes again when it is there. That copy is not gone.
+#[test]
+fn a_copy_asked_for_while_the_clone_restarts_is_made_when_it_is_there() {
+    let mut world = World::new();
+    world.attach(1);
+    world.attach(2);
+    let mut to = Anchor::new(1, 5000);
+    let mut clone = Clone::new(side(7), Limits::default(), 9);
+    clone.make(world.now, 0, world.script(0));
+    assert!(drive(&mut clone, &mut to, world.now)[&0].is_ok());
+    let mut now = world.now + Duration::from_secs(1);
+    clone.make(now, 1, world.script(1));
+    while clone.poll_transmit().is_some() {}
+    to = Anchor { recovery: 4, ..Anchor::new(2, 5000) };
+    now = clone.poll_timeout().unwrap();
+    clone.handle_timeout(now);
+    let ends = drive(&mut clone, &mut to, now);
+    assert_eq!(ends[&0], Err(Why::Restarted));
+    assert!(ends[&1].is_ok(), "{ends:?}");
+    now = clone.poll_timeout().expect("it is asked");
+    clone.handle_timeout(now);
+    assert_eq!(drive(&mut clone, &mut to, now), BTreeMap::new(), "nobody else is gone");
+    assert_eq!(to.sessions.len(), 1);
 }
 
 /// An anchor answers many questions late and at once: that raises no new ones.
