@@ -65,6 +65,29 @@ async fn attach_idle_service_request_and_detach() {
     assert_eq!(mme.delete(gateway, 5).await, CauseValue::CONTEXT_NOT_FOUND);
 }
 
+/// The eNB's tunnel in the Create Session Request: packets go there from the start, and the answer says so where that was asked.
+#[tokio::test]
+async fn a_session_may_begin_with_the_enbs_tunnel() {
+    let core = Core::start().await;
+    let mut mme = core.mme(6).await;
+    let enb = FTeid::new(InterfaceType::S1U_ENB, 0x77, core.network.ip(7));
+    for (tunnel, is_asked) in [(Some(enb), true), (Some(enb), false), (None, true)] {
+        let mut request = mme.create_request(IMSI, 9);
+        request.bearers_to_be_created[0].s1u_enb_f_teid = tunnel;
+        request.private_extensions.extend(is_asked.then(PrivateExtension::enb_tunnels));
+        let created = mme.create(request).await;
+        let says_so = created.private_extensions.iter().any(PrivateExtension::is_enb_tunnels);
+        assert_eq!(says_so, is_asked && tunnel.is_some());
+        let expected = match tunnel {
+            Some(_) => ((pfcp::ApplyAction::FORW, Some(0x77)), "connected"),
+            None => ((pfcp::ApplyAction::BUFF, None), "idle"),
+        };
+        assert_eq!(far_of(&core.upf.asked(), 16), Some(expected.0));
+        assert_eq!(core.sessions().await[0]["state"], expected.1);
+    }
+    assert_eq!(core.upf.sessions(), 1);
+}
+
 #[tokio::test]
 async fn a_handover_ends_the_former_enbs_packets_with_a_marker() {
     let core = Core::start().await;

@@ -256,6 +256,8 @@ pub(crate) fn configuration(core: &Value, site: &Site, folder: &Path, kind: Kind
     made["upf"]["gtpu"] = json!(format!("{}:2152", site.n3));
     if kind.n4_at_switch {
         made["upf"]["pfcp"] = json!(format!("{}:8805", site.n3));
+        let at = SITES.iter().position(|known| known.host == site.host);
+        made["upf"]["teid_range"] = crate::settings::teid_range(1 + at.unwrap_or_default());
     }
     if kind.sgw {
         crate::settings::make_sgw(&mut made, site.n3);

@@ -126,6 +126,12 @@ pub(crate) fn part_core(configuration: &mut Value) {
     configuration["smf"]["gtpu"] = json!(format!("{CONTROL}:2152"));
     configuration["smf"]["upf"] = json!([&upf]);
     configuration["upf"]["pfcp"] = json!(upf);
+    configuration["upf"]["teid_range"] = teid_range(0);
+}
+
+/// The TEIDs of the UPF in the center, which is the first, or of one at the edge.
+pub(crate) fn teid_range(upf: usize) -> Value {
+    json!({"bits": 2, "value": upf})
 }
 
 /// Workers of UPFs and switches. Those with real-time priority do not poll: meanwhile they would keep their cores from who moves UEs.

@@ -54,6 +54,6 @@ impl Custom {
         self.pair.second.mme.detach_all(&moving)?;
         let wire_octets = sent["octets"].as_u64().context("no octets")?;
         let parts = vec![("send", took_ms)];
-        Ok(Moved { stored_octets: 0, wire_octets, parts, downtime_ms, known, served })
+        Ok(Moved { stored_octets: 0, wire_octets, parts, downtime_ms, known, served, messages: 0 })
     }
 }

@@ -140,6 +140,7 @@ impl Messages {
         self.runtimes[0].spawn(prepare).await??;
         let prober = Prober::start(self.first.ran(), vec![SocketAddr::from((lab::CORE_N2, PORT))])?;
         let replicator = self.replicator.clone();
+        let before = asked();
         let start = time::now();
         let work = async move { replicator.replicate(FIRST, SECOND, AGENT, users.as_deref(), scheme).await };
         let done = self.runtimes[0].spawn(work).await??;
@@ -160,6 +161,7 @@ impl Messages {
             downtime_ms,
             known,
             served: done.done.len().min(known).min(moved),
+            messages: asked() - before,
         })
     }
 
@@ -189,6 +191,11 @@ impl Messages {
         self.first.stop().await?;
         self.second.stop().await
     }
+}
+
+/// Messages that agents have replayed: they are threads of this process.
+fn asked() -> u64 {
+    telemetry::counters::snapshot().get("agent_requests").and_then(Value::as_u64).unwrap_or_default()
 }
 
 fn options() -> anyhow::Result<lab::Options> {

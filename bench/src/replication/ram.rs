@@ -112,6 +112,7 @@ impl Ram {
             downtime_ms,
             known,
             served: known.min(moved),
+            messages: 0,
         })
     }
 

@@ -37,7 +37,15 @@ impl Stateless {
         let known = self.pair.second.ues().await?;
         self.pair.second.mme.detach_all(&moving)?;
         let wire_octets = (stored_octets as f64 / records.max(1) as f64 * moved as f64).round() as u64;
-        Ok(Moved { stored_octets, wire_octets, parts: vec![("fetch", took_ms)], downtime_ms, known, served })
+        Ok(Moved {
+            stored_octets,
+            wire_octets,
+            parts: vec![("fetch", took_ms)],
+            downtime_ms,
+            known,
+            served,
+            messages: 0,
+        })
     }
 
     /// Octets of all records with their keys, and the number of records.

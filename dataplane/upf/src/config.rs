@@ -62,6 +62,9 @@ pub struct Config {
     /// Most tunnel endpoints at the same time.
     #[serde(default = "default_max_tunnels")]
     pub max_tunnels: u32,
+    /// Which TEIDs it chooses from; without it from all. UPFs with disjoint ranges can take over each other's sessions with their TEIDs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teid_range: Option<TeidRange>,
     /// The algorithm that finds a packet's rule: `auto`, or the name of another classifier. All of them find
     /// the same rule.
     #[serde(default = "default_classifier", with = "backend")]
@@ -79,6 +82,22 @@ pub struct Config {
 
 fn default_restoration_s() -> u32 {
     30
+}
+
+/// TEIDs that begin with these bits (TEIDRI and TEID range, TS 29.244 §8.2.82).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct TeidRange {
+    /// Number of bits, 1 to 7.
+    pub bits: u8,
+    /// Their value.
+    pub value: u8,
+}
+
+impl TeidRange {
+    fn is_valid(self) -> bool {
+        (1..=7).contains(&self.bits) && self.value >> self.bits == 0
+    }
 }
 
 /// One data network: its interfaces and the UE addresses behind it.
@@ -364,6 +383,9 @@ pub enum ConfigError {
     /// Too few or too many tunnels.
     #[error("upf.max_tunnels must be between 1 and 1048576, not {0}")]
     MaxTunnels(u32),
+    /// No range of TEIDs.
+    #[error("upf.teid_range: `bits` is 1 to 7, and `value` has no more bits")]
+    TeidRange,
 }
 
 impl Config {
@@ -371,6 +393,9 @@ impl Config {
     pub fn validate(&self) -> Result<(), ConfigError> {
         if !(1..=1 << crate::tables::TEID_INDEX_BITS).contains(&self.max_tunnels) {
             return Err(ConfigError::MaxTunnels(self.max_tunnels));
+        }
+        if self.teid_range.is_some_and(|range| !range.is_valid()) {
+            return Err(ConfigError::TeidRange);
         }
         self.workers.check().map_err(ConfigError::Workers)?;
         if self.dnn.is_empty() {

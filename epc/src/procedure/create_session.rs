@@ -444,8 +444,16 @@ fn accept(
         linked_ebi: request.linked_ebi,
         pco: request.pco.as_ref().and_then(|asked| options::answer(asked, network)),
         epco: request.epco.as_ref().and_then(|asked| options::answer(asked, network)),
+        private_extensions: extensions(pdn, request),
         ..tunnels(gateway, Some(ue).filter(|_| pdn.role.is_sgw()), pdn)
     }
+}
+
+/// Whether packets go to the eNB already, if that was asked.
+fn extensions(pdn: &Pdn, request: &CreateSessionRequest) -> Vec<PrivateExtension> {
+    let is_asked = request.private_extensions.iter().any(PrivateExtension::is_enb_tunnels);
+    let is_so = pdn.role == Role::Both && pdn.bearers.iter().all(|bearer| bearer.access.is_some());
+    Vec::from_iter((is_asked && is_so).then(PrivateExtension::enb_tunnels))
 }
 
 /// The answer's tunnels, for control and of the bearers; `ue` if it goes to the MME. An MME gives those of the P-GW to an S-GW to which

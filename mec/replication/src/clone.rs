@@ -12,15 +12,20 @@
 //! [`Event::Refused`].
 
 use std::collections::{BTreeSet, VecDeque};
+use std::hash::BuildHasher as _;
 use std::time::{Duration, Instant};
 
 use foldhash::HashMap;
+use telemetry::counters::Counter;
 
 mod side;
 
 pub use side::{Answered, Head, Kind, Prepared, Side};
 
 use crate::record::Bearer;
+
+/// Messages to clones that want an answer, without repetitions and questions whether they are there.
+static ASKED: Counter = Counter::new("agent_requests");
 
 /// Answers that are remembered for requests that come again.
 const REMEMBERED: usize = 4096;
@@ -151,6 +156,8 @@ pub struct User<T> {
     waits: Option<u32>,
     /// How many questions the anchor was sent before the user's first request went, the last time; `None`: that one was not sent.
     begun: Option<u64>,
+    /// Says which requests make it, as long as there are no others.
+    print: Option<u64>,
     /// What became of a first request that an anchor refused because it had restarted.
     put_back: PutBack,
     /// Until when the anchor is waited for.
@@ -379,6 +386,15 @@ impl<S: Side> Clone<S> {
     fn begin(&mut self, now: Instant, handle: Handle, script: Script) {
         if let Some(before) = self.by_control.get(&script.control).copied() {
             let greetings = self.greetings;
+            let is_as_asked =
+                |user: &User<S::State>| user.greeting != greetings && user.print == Some(print_of(&script));
+            // An earlier replicator has made the same one, and was killed before it had noted that.
+            if self.users.get(&before).is_some_and(is_as_asked)
+                && let Some(user) = self.renamed(before, handle)
+            {
+                let refs = user.refs();
+                return self.events.push_back(Event::Made(handle, refs));
+            }
             match self.users.get_mut(&before).filter(|user| user.ending || user.greeting != greetings) {
                 // An earlier attempt for this user ends first. Of one of a replicator before this one nobody knows.
                 Some(user) => {
@@ -400,6 +416,7 @@ impl<S: Side> Clone<S> {
         self.by_control.insert(script.control, handle);
         let user = User {
             control: script.control,
+            print: Some(print_of(&script)),
             script: script.requests.into(),
             greeting: self.greetings,
             ..User::default()
@@ -474,6 +491,7 @@ impl<S: Side> Clone<S> {
     /// Has the anchor do what the control plane has asked of the first one since (CAP-6, SEL-8).
     pub fn later(&mut self, now: Instant, handle: Handle, octets: Vec<u8>) {
         let Some(user) = self.users.get_mut(&handle).filter(|user| !user.ending) else { return };
+        user.print = None;
         if let Some(control) = S::new_control(&octets).filter(|control| *control != user.control) {
             // Requests of the anchor come to the new one; those on their way still to the old one.
             user.controls.push(std::mem::replace(&mut user.control, control));
@@ -684,6 +702,7 @@ impl<S: Side> Clone<S> {
         if let Some(user) = self.users.get_mut(&handle) {
             user.begun.get_or_insert(self.questions);
         }
+        ASKED.inc();
         self.transmits.push_back(octets.clone());
         self.due.insert((due, sequence));
         let (questions, left) = (self.questions, self.limits.repeats);
@@ -910,4 +929,9 @@ impl<T> User<T> {
     fn refs(&self) -> Made {
         Made { anchor: self.anchor, bearers: self.bearers.clone() }
     }
+}
+
+/// Says whether two scripts are the same.
+fn print_of(script: &Script) -> u64 {
+    foldhash::fast::FixedState::default().hash_one(&script.requests)
 }

@@ -70,11 +70,23 @@ struct Anchor {
     refuses: Vec<u32>,
     /// How often it has started.
     recovery: u8,
+    /// Takes tunnels of eNBs with sessions, as ours does.
+    takes_tunnels: bool,
+    /// Types of the requests that it got, without Echo.
+    asked: Vec<MessageType>,
 }
 
 impl Anchor {
     fn new(next: u32, pool: u32) -> Anchor {
-        Anchor { sessions: BTreeMap::new(), next, pool, refuses: Vec::new(), recovery: 3 }
+        Anchor {
+            sessions: BTreeMap::new(),
+            next,
+            pool,
+            refuses: Vec::new(),
+            recovery: 3,
+            takes_tunnels: false,
+            asked: Vec::new(),
+        }
     }
 
     fn teid(&mut self) -> u32 {
@@ -85,6 +97,9 @@ impl Anchor {
     fn answer(&mut self, request: &[u8]) -> Vec<u8> {
         let (header, message) = Message::decode(request).unwrap();
         let teid = header.teid.unwrap_or(0);
+        if header.message_type != MessageType::EchoRequest {
+            self.asked.push(header.message_type);
+        }
         let of_mme = self.sessions.get(&teid).map_or(0, |held| held.mme);
         let not_found = Cause::from(CauseValue::CONTEXT_NOT_FOUND);
         match message {
@@ -106,7 +121,10 @@ impl Anchor {
                 let (own, uplink) = (self.teid(), self.teid());
                 self.pool += 1;
                 let ebi = request.bearers_to_be_created[0].ebi;
-                let enb = request.bearers_to_be_created[0].s1u_enb_f_teid.map(|end| end.teid);
+                let is_asked = request.private_extensions.iter().any(PrivateExtension::is_enb_tunnels);
+                let enb = request.bearers_to_be_created[0].s1u_enb_f_teid.filter(|_| self.takes_tunnels);
+                let enb = enb.map(|end| end.teid);
+                let takes = is_asked && enb.is_some();
                 let held = Held {
                     imsi: name,
                     mme: request.sender_f_teid.teid,
@@ -124,6 +142,7 @@ impl Anchor {
                     sender_f_teid: Some(FTeid::new(InterfaceType::S11_S4_SGW, own, ANCHOR)),
                     paa: Some(Paa::Ipv4(Ipv4Addr::from_bits(self.pool))),
                     bearers_created: vec![created],
+                    private_extensions: Vec::from_iter(takes.then(PrivateExtension::enb_tunnels)),
                     ..Default::default()
                 };
                 self.sessions.insert(own, held);
@@ -403,6 +422,40 @@ fn only_what_was_accepted_counts_and_once() {
         world.see(false, &damaged);
     }
     assert!(world.tracker.table().len() <= 2);
+}
+
+/// SEL-1: an anchor that takes the eNB's tunnels with a session is asked once for an active user; another one twice. What the MME has said
+/// besides tunnels is not left out.
+#[test]
+fn an_active_user_takes_one_exchange_where_the_anchor_can_do_that() {
+    use MessageType::{CreateSessionRequest, ModifyBearerRequest, ReleaseAccessBearersRequest};
+    for takes_tunnels in [true, false] {
+        let mut world = World::new();
+        (1..=3).for_each(|ue| world.attach(ue));
+        // The second is idle, the third in another place, which a copy is to know.
+        world.idle(2);
+        let change_of_place =
+            gtpv2c::message::ModifyBearerRequest { indication: Some(Indication::CLII), ..modify(0xe003) };
+        world.ask(world.ues[&3], change_of_place);
+        for (ue, expected) in [
+            (1, vec![CreateSessionRequest]),
+            (2, vec![CreateSessionRequest, ReleaseAccessBearersRequest]),
+            (3, vec![CreateSessionRequest, ModifyBearerRequest]),
+        ] {
+            let mut to = Anchor { takes_tunnels, ..Anchor::new(1, 5000) };
+            let mut clone = Clone::new(side(1), Limits::default(), 9);
+            clone.make(world.now, 0, world.script(ue - 1));
+            let ends = drive(&mut clone, &mut to, world.now);
+            assert!(ends[&0].is_ok(), "{ends:?}");
+            let mut expected = expected;
+            if !takes_tunnels && !expected.contains(&ModifyBearerRequest) {
+                expected.insert(1, ModifyBearerRequest);
+            }
+            assert_eq!(to.asked, expected, "user {ue}");
+            let name = imsi(ue).to_string();
+            assert_eq!(to.meaning()[&name], world.anchor.meaning()[&name]);
+        }
+    }
 }
 
 /// SEL: a UE that the clone refuses is told, and the others are there.
@@ -998,11 +1051,12 @@ fn a_handle_that_is_used_again_is_another_users() {
     assert_eq!(clone.poll_event(), None);
 }
 
-/// A replicator that was killed before it could note its copies is followed by one that does not know them. That one's copies of the same users
-/// take their place, whether those were made or under way; within its own life another session with the same TEID is refused.
+/// A replicator that was killed before it could note its copies is followed by one that does not know them. What that one asks for is there
+/// already, if the clone has it as asked for. Else its copies of the same users take their place, whether those were made or under way.
+/// Within its own life another session with the same TEID is refused.
 #[test]
-fn copies_that_nobody_knows_give_way() {
-    for is_made in [true, false] {
+fn copies_that_nobody_knows_are_found_or_give_way() {
+    for (is_made, is_same) in [(true, true), (true, false), (false, true)] {
         let mut world = World::new();
         (1..=2).for_each(|ue| world.attach(ue));
         let mut to = Anchor::new(1, 5000);
@@ -1012,13 +1066,27 @@ fn copies_that_nobody_knows_give_way() {
         if is_made {
             drive(&mut clone, &mut to, world.now);
         }
+        if !is_same {
+            clone.later(world.now, 100, encode(ReleaseAccessBearersRequest::default(), 0, 0));
+            drive(&mut clone, &mut to, world.now);
+        }
+        let before: Vec<u32> = to.sessions.keys().copied().collect();
         clone.greeted();
         clone.make(world.now, 200, world.script(0));
-        let ends = drive(&mut clone, &mut to, world.now);
-        assert!(ends[&200].is_ok(), "{ends:?}");
-        assert_eq!(to.sessions.len(), 1, "the former one has ended");
+        let first = clone.poll_event();
+        match (&first, is_made && is_same) {
+            (Some(Event::Made(200, made)), true) => assert_eq!(made.anchor, u64::from(before[0])),
+            (None, false) => assert!(drive(&mut clone, &mut to, world.now)[&200].is_ok()),
+            _ => panic!("{first:?}"),
+        }
+        let after: Vec<u32> = to.sessions.keys().copied().collect();
+        assert_eq!(after.len(), 1, "the former one has ended, or is this one");
+        assert_eq!(before == after, is_made && is_same);
         clone.make(world.now, 201, world.script(0));
         assert_eq!(clone.poll_event(), Some(Event::Refused(201, Why::Taken)));
+        clone.end(world.now, 200);
+        drive(&mut clone, &mut to, world.now);
+        assert_eq!(to.sessions.len(), 0, "it ends by its new name");
     }
 }
 

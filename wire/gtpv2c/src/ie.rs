@@ -42,3 +42,4 @@ pub const APCO: u8 = 163;
 pub const RAN_NAS_CAUSE: u8 = 172;
 pub const INTEGER_NUMBER: u8 = 187;
 pub const EPCO: u8 = 197;
+pub const PRIVATE_EXTENSION: u8 = 255;

@@ -85,6 +85,8 @@ grouped! {
         APCO 0 => apco: opt Octets,
         /// From the UE.
         EPCO 0 => epco: opt Octets,
+        /// What vendors say beyond the standard.
+        PRIVATE_EXTENSION 0 => private_extensions: many PrivateExtension,
     }
     /// Create Session Response (table 7.2.2-1).
     CreateSessionResponse {
@@ -126,6 +128,8 @@ grouped! {
         CHARGING_ID 0 => pdn_connection_charging_id: opt ChargingId,
         /// For the UE.
         EPCO 0 => epco: opt Octets,
+        /// What vendors say beyond the standard.
+        PRIVATE_EXTENSION 0 => private_extensions: many PrivateExtension,
     }
     /// Create Bearer Request (table 7.2.3-1).
     CreateBearerRequest {

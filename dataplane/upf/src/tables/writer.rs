@@ -173,7 +173,7 @@ impl Writer {
             reader: tables.domain.reader(),
             bin: Bin::new(&tables.domain),
             queue: Queue::new(&tables.domain),
-            teids: Teids::new(config.max_tunnels, secret),
+            teids: Teids::new(config.max_tunnels, config.teid_range, secret),
             assigned: HashMap::default(),
             journal: Journal::default(),
             references: References::new(Arc::clone(&tables), config.classifier),

@@ -9,9 +9,11 @@ use std::net::IpAddr;
 
 use gtpv2c::ie;
 use gtpv2c::message::*;
-use gtpv2c::{BearerInUpdateRequest, BearerResultWithOptions, Cause, CauseValue, Ebi, Recovery};
+use gtpv2c::{
+    BearerInUpdateRequest, BearerResultWithOptions, Cause, CauseValue, Ebi, PrivateExtension, Recovery,
+};
 
-use super::relocation;
+use super::{active, relocation};
 use super::{enter_created, read, values};
 use crate::clone::{Answered, Head, Kind, Prepared, Side, User};
 use crate::record::Bearer;
@@ -55,6 +57,8 @@ pub struct Expected {
     deleted: Vec<u8>,
     /// How often the anchor is to ask to update bearers: the MME has accepted that before.
     updates: usize,
+    /// The Modify Bearer Request whose tunnels went with the Create Session Request under way.
+    tunnels: Option<Vec<u8>>,
     /// Its P-GW is apart.
     relocation: Option<Relocation>,
 }
@@ -117,6 +121,13 @@ impl Side for S11 {
                 if relocation::gateway_of(&octets, self.original).is_some() {
                     user.state.relocation.get_or_insert_default();
                 }
+                if user.state.relocation.is_none()
+                    && let Some(with_tunnels) =
+                        user.script.front().and_then(|next| active::request(&octets, next))
+                {
+                    octets = with_tunnels;
+                    user.state.tunnels = user.script.pop_front();
+                }
                 self.name_gateway(&mut octets);
                 Prepared::Send(octets)
             }
@@ -176,6 +187,11 @@ impl Side for S11 {
                         _ => None,
                     };
                     enter_created(answer, known, &mut user.bearers);
+                    let has_tunnels = answer.private_extensions.iter().any(PrivateExtension::is_enb_tunnels);
+                    // An anchor that does not say so gets them now.
+                    if let Some(request) = user.state.tunnels.take().filter(|_| !has_tunnels) {
+                        user.script.push_front(request);
+                    }
                 }
                 answer.cause
             }

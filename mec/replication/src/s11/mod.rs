@@ -1,7 +1,9 @@
 //! S11: sessions of a 4G anchor (S-GW, or S-GW and P-GW in one) as its MMEs make them (TS 29.274).
 //!
-//! [`track`] follows captured messages, [`clone`](mod@clone) makes sessions at another anchor, [`spots`] says where users' messages differ.
+//! [`track`] follows captured messages, [`clone`](mod@clone) makes sessions at another anchor, `active` in
+//! one exchange where that is possible, [`spots`] says where users' messages differ.
 
+mod active;
 pub mod clone;
 pub mod relocation;
 pub mod spots;
@@ -17,6 +19,7 @@ use types::Imsi;
 
 use crate::original::Datagrams;
 use crate::record::{Bearer, prefix};
+use crate::template::Misfit;
 
 pub use track::Tracker;
 
@@ -56,6 +59,22 @@ fn values(message: &[u8], is_meant: impl Fn(u8, u8) -> bool) -> Vec<Range<usize>
         }
     }
     found
+}
+
+/// Writes an IE as it was read.
+fn raw(out: &mut Vec<u8>, kind: OffendingIe, value: &[u8]) -> Result<(), Misfit> {
+    out.push(kind.ie_type);
+    out.extend_from_slice(&u16::try_from(value.len()).map_err(|_| Misfit)?.to_be_bytes());
+    out.push(kind.instance);
+    out.extend_from_slice(value);
+    Ok(())
+}
+
+/// A message whose length is right.
+fn finished(mut message: Vec<u8>) -> Result<Vec<u8>, Misfit> {
+    let length = message.len().checked_sub(4).and_then(|length| u16::try_from(length).ok()).ok_or(Misfit)?;
+    message[2..4].copy_from_slice(&length.to_be_bytes());
+    Ok(message)
 }
 
 /// Has a session be asked for with an address, as if the UE's were a static one (TS 23.401 §5.3.1.1). Of several PDN connections it is not

@@ -21,7 +21,7 @@ use gtpv2c::codec::{Ies, put};
 use gtpv2c::message::*;
 use gtpv2c::{BearerToBeModified, Ebi, FTeid, Indication, InterfaceType, OffendingIe, ie};
 
-use super::{HEADER, read};
+use super::{HEADER, finished, raw, read};
 use crate::session::Session;
 use crate::template::Misfit;
 
@@ -68,9 +68,7 @@ pub fn request(asked: &[u8], answer: &CreateSessionResponse) -> Result<Vec<u8>, 
     let default =
         decoded.linked_ebi.or_else(|| decoded.bearers_to_be_created.first().map(|bearer| bearer.ebi));
     put(&mut out, OffendingIe::new(ie::EBI, 0), &default.ok_or(Misfit)?);
-    let length = u16::try_from(out.len() - 4).map_err(|_| Misfit)?;
-    out[2..4].copy_from_slice(&length.to_be_bytes());
-    Ok(out)
+    finished(out)
 }
 
 /// A bearer context with the P-GW's tunnel.
@@ -89,14 +87,6 @@ fn bearer(value: &[u8], answer: &CreateSessionResponse) -> Result<Vec<u8>, Misfi
     let end = created.and_then(|created| created.s5s8u_pgw_f_teid).ok_or(Misfit)?;
     put(&mut out, OffendingIe::new(ie::F_TEID, 3), &end);
     Ok(out)
-}
-
-fn raw(out: &mut Vec<u8>, kind: OffendingIe, value: &[u8]) -> Result<(), Misfit> {
-    out.push(kind.ie_type);
-    out.extend_from_slice(&u16::try_from(value.len()).map_err(|_| Misfit)?.to_be_bytes());
-    out.push(kind.instance);
-    out.extend_from_slice(value);
-    Ok(())
 }
 
 /// The P-GW's end in a request that makes a session at another S-GW than `original`; `None`: it is an attach.

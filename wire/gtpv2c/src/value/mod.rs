@@ -92,6 +92,47 @@ impl Value for IntegerNumber {
     }
 }
 
+/// What a vendor says beyond the standard (§8.67).
+///
+/// ```text
+/// octets 5-6: IANA's number of the vendor   7-: what it says
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct PrivateExtension {
+    /// IANA's number of the vendor.
+    pub enterprise: u16,
+    /// What it says.
+    pub value: Octets,
+}
+
+impl PrivateExtension {
+    /// Godwit has no number of its own; this one is for examples (RFC 5612).
+    const ENTERPRISE: u16 = 32_473;
+    const ENB_TUNNELS: &[u8] = b"godwit eNB tunnels";
+
+    /// In a Create Session Request: asks whether the gateway sends to the eNB's tunnels in the bearer contexts from the start, also if
+    /// the UE has not come from another S-GW. In the answer: it does, for all bearers.
+    pub fn enb_tunnels() -> Self {
+        Self { enterprise: Self::ENTERPRISE, value: Self::ENB_TUNNELS.into() }
+    }
+
+    /// Whether it is that.
+    pub fn is_enb_tunnels(&self) -> bool {
+        self.enterprise == Self::ENTERPRISE && self.value.0 == Self::ENB_TUNNELS
+    }
+}
+
+impl Value for PrivateExtension {
+    fn decode(bytes: &[u8]) -> Result<Self, Fault> {
+        let (enterprise, value) = bytes.split_first_chunk().ok_or(Fault::Length)?;
+        Ok(Self { enterprise: u16::from_be_bytes(*enterprise), value: value.into() })
+    }
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.enterprise.to_be_bytes());
+        out.extend_from_slice(&self.value.0);
+    }
+}
+
 enumerated! {
     /// PDN type (§8.34).
     PdnType(mask 0x07) { #[default] Ipv4 = 1, Ipv6 = 2, Ipv4v6 = 3, NonIp = 4, Ethernet = 5 }

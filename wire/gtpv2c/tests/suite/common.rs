@@ -127,6 +127,7 @@ pub fn create_session_request() -> CreateSessionRequest {
         signalling_priority: Some(SignallingPriority::LAPI),
         apco: Some(pco()),
         epco: Some(pco()),
+        private_extensions: vec![PrivateExtension { enterprise: 1, value: octets(&[]) }],
     }
 }
 
@@ -164,6 +165,7 @@ pub fn create_session_response() -> CreateSessionResponse {
         indication: Some(Indication::CPOPCI),
         pdn_connection_charging_id: Some(ChargingId(9)),
         epco: Some(pco()),
+        private_extensions: vec![PrivateExtension::enb_tunnels()],
     }
 }
 

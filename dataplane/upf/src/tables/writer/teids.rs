@@ -3,14 +3,16 @@
 //! under way for a removed one: a freed index is not reused until others have been, and then with another TEID.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
+use crate::config::TeidRange;
 use crate::random::Draw;
 use crate::tables::{INDEX_MASK, TEID_INDEX_BITS};
 
 /// Most freed indices that are not yet reused; in a small table a quarter of all indices.
 const RESTING: usize = 65_536;
-/// Number of values of the bits above the index.
-const GENERATIONS: u32 = 1 << (32 - TEID_INDEX_BITS);
+/// Number of the bits above the index.
+const GENERATION_BITS: u32 = 32 - TEID_INDEX_BITS;
 
 /// The TEIDs in use, and the indices that are free.
 pub(super) struct Teids {
@@ -26,12 +28,22 @@ pub(super) struct Teids {
     interfaces: Vec<u8>,
     /// The upper bits of the last TEID of each index.
     generations: Vec<u16>,
+    /// What these may be.
+    range: Range<u32>,
 }
 
 impl Teids {
     /// For a table with this many indices. Index 0 is not used.
-    pub fn new(indices: u32, secret: u64) -> Teids {
+    pub fn new(indices: u32, range: Option<TeidRange>, secret: u64) -> Teids {
         let count = indices as usize;
+        let range = match range {
+            Some(TeidRange { bits, value }) => {
+                let bits = GENERATION_BITS - u32::from(bits);
+                let value = u32::from(value);
+                value << bits..(value + 1) << bits
+            }
+            None => 0..1 << GENERATION_BITS,
+        };
         Teids {
             draw: Draw::new(secret),
             free: (1..indices).collect(),
@@ -39,7 +51,8 @@ impl Teids {
             most_resting: RESTING.min(count / 4),
             allocated: vec![0; count],
             interfaces: vec![0; count],
-            generations: vec![0; count],
+            generations: vec![range.start as u16; count],
+            range,
         }
     }
 
@@ -59,11 +72,12 @@ impl Teids {
             let at = self.draw.below(self.free.len() as u32);
             self.free.swap_remove(at as usize)
         };
-        let last = u32::from(self.generations[index as usize]);
+        let last = u32::from(self.generations[index as usize]) - self.range.start;
+        let count = self.range.end - self.range.start;
         // A TEID that the CP function assigned may block one generation of an index, but not several.
         for _ in 0..16 {
-            // Adds 1 to GENERATIONS - 1, so the generation differs from the last one.
-            let generation = (last + 1 + self.draw.below(GENERATIONS - 1)) % GENERATIONS;
+            // Adds 1 to `count` - 1, so the generation differs from the last one.
+            let generation = self.range.start + (last + 1 + self.draw.below(count - 1)) % count;
             let teid = generation << TEID_INDEX_BITS | index;
             if is_usable(teid) {
                 self.generations[index as usize] = generation as u16;
@@ -104,7 +118,7 @@ mod tests {
     #[test]
     fn teids_are_drawn_from_the_whole_table_and_differ_between_secrets() {
         let draw = |secret| {
-            let mut teids = Teids::new(65_536, secret);
+            let mut teids = Teids::new(65_536, None, secret);
             (0..1000).filter_map(|_| teids.allocate(0, |_| true)).collect::<Vec<_>>()
         };
         let (a, b) = (draw(1), draw(2));
@@ -123,7 +137,7 @@ mod tests {
 
     #[test]
     fn freed_indices_rest_and_come_back_under_other_teids() {
-        let mut teids = Teids::new(64, 7);
+        let mut teids = Teids::new(64, None, 7);
         let first = teids.allocate(0, |_| true).unwrap();
         teids.release(first);
         // 16 other freed indices may come first.
@@ -140,5 +154,22 @@ mod tests {
         teids.release(again);
         let last = teids.allocate(0, |_| true).unwrap();
         assert!(last != again && last & INDEX_MASK == again & INDEX_MASK, "the one that is left");
+    }
+
+    #[test]
+    fn a_range_is_kept_and_others_never_meet_it() {
+        for bits in 1..=7 {
+            for value in [0, 1, (1 << bits) - 1] {
+                let mut teids = Teids::new(64, Some(TeidRange { bits, value }), 7);
+                let mut all = std::collections::HashSet::new();
+                for _ in 0..40 {
+                    let some: Vec<u32> = (0..20).filter_map(|_| teids.allocate(0, |_| true)).collect();
+                    assert!(some.iter().all(|teid| teid >> (32 - bits) == u32::from(value)));
+                    some.iter().for_each(|teid| teids.release(*teid));
+                    all.extend(some);
+                }
+                assert!(all.len() > 600, "{} different ones of 800, {bits} bits", all.len());
+            }
+        }
     }
 }
