@@ -145,6 +145,7 @@ impl Messages {
         let work = async move { replicator.replicate(FIRST, SECOND, AGENT, users.as_deref(), scheme).await };
         let done = self.runtimes[0].spawn(work).await??;
         let took_ms = (time::now() - start).as_secs_f64() * 1e3;
+        let messages = asked() - before;
         let downtime_ms = prober.stop()?;
         ensure!(done.refused.is_empty(), "refused: {:?}", &done.refused[..done.refused.len().min(3)]);
         // What the second anchor and its user plane say themselves.
@@ -161,7 +162,7 @@ impl Messages {
             downtime_ms,
             known,
             served: done.done.len().min(known).min(moved),
-            messages: asked() - before,
+            messages,
         })
     }
 

@@ -50,11 +50,14 @@ struct Upf {
     started: u32,
     /// Refuses sessions without an association.
     is_associated: bool,
+    /// Requests about sessions so far.
+    asked: Vec<MessageType>,
 }
 
 impl Upf {
     fn new(own: Ipv4Addr, next: u32) -> Upf {
-        Upf { own, sessions: BTreeMap::new(), next, chooses: false, started: 7, is_associated: true }
+        let (sessions, asked) = Default::default();
+        Upf { own, sessions, next, chooses: false, started: 7, is_associated: true, asked }
     }
 
     fn restart(&mut self) {
@@ -73,6 +76,9 @@ impl Upf {
         let seid = header.seid.unwrap_or(0);
         let not_found = Cause::SESSION_NOT_FOUND;
         let cp = self.sessions.get(&seid).map_or(0, |held| held.cp.seid);
+        if header.seid.is_some() {
+            self.asked.push(header.message_type);
+        }
         match message {
             Message::HeartbeatRequest(_) => {
                 let answer = HeartbeatResponse { recovery_time_stamp: NtpSeconds(self.started) };
@@ -128,9 +134,9 @@ impl Upf {
                 }
                 let ue =
                     request.create_pdrs.iter().find_map(|pdr| pdr.pdi.ue_ip_address.and_then(|ue| ue.ipv4));
-                let gnb = request
-                    .create_fars
-                    .iter()
+                let mut forwarding =
+                    request.create_fars.iter().filter(|far| far.apply_action.contains(ApplyAction::FORW));
+                let gnb = forwarding
                     .find_map(|far| far.forwarding_parameters.as_ref()?.outer_header_creation.as_ref()?.teid);
                 let own = u64::from(self.teid()) << 20;
                 let held = Held { cp: request.cp_f_seid, node: request.node_id, tunnels, ue, gnb };
@@ -210,7 +216,11 @@ fn establishment(number: u32) -> SessionEstablishmentRequest {
 
 fn to_gnb(teid: u32) -> SessionModificationRequest {
     let header = OuterHeaderCreation::gtpu(teid, GNB.into());
-    let parameters = UpdateForwardingParameters { outer_header_creation: Some(header), ..Default::default() };
+    let parameters = UpdateForwardingParameters {
+        destination_interface: Some(DestinationInterface::Access),
+        outer_header_creation: Some(header),
+        ..Default::default()
+    };
     let far = UpdateFar {
         far_id: FarId(2),
         apply_action: Some(ApplyAction::FORW),
@@ -566,6 +576,44 @@ fn a_lost_session_whose_address_another_one_gets_is_gone() {
     other.cp_f_seid.seid += 7;
     let (_, effects) = world.ask(0, other);
     assert!(matches!(effects[..], [Effect::Ended(0), Effect::Began { number: 0, .. }]), "{effects:?}");
+}
+
+/// SEL-1: what modifications have made of the first FARs is asked for with the session; what else they do comes behind it.
+#[test]
+fn a_session_takes_one_exchange_however_often_its_user_was_idle() {
+    let with_pdr = |teid| SessionModificationRequest {
+        update_pdrs: vec![UpdatePdr {
+            pdr_id: PdrId(2),
+            precedence: Some(Precedence(7)),
+            ..Default::default()
+        }],
+        ..to_gnb(teid)
+    };
+    let of_another_far = SessionModificationRequest {
+        update_fars: vec![UpdateFar { far_id: FarId(9), ..to_gnb(3).update_fars.remove(0) }],
+        ..Default::default()
+    };
+    for (changes, gnb, behind) in [
+        (vec![], Some(0xe001), 0),
+        (vec![buffer()], None, 0),
+        (vec![buffer(), to_gnb(5)], Some(5), 0),
+        (vec![buffer(), with_pdr(6)], Some(6), 1),
+        (vec![of_another_far], Some(3), 1),
+    ] {
+        let mut world = World::new();
+        let seid = world.session(1);
+        changes.into_iter().for_each(|change| _ = world.ask(seid, change));
+        for chooses in [false, true] {
+            let mut to = Upf { chooses, ..Upf::new(CLONE, 1) };
+            let (_, ends) = world.copy(&mut to);
+            assert!(ends[&0].is_ok(), "{ends:?}");
+            let establishments = 1 + usize::from(chooses);
+            let mut expected = vec![MessageType::SessionEstablishmentRequest; establishments];
+            expected.extend(vec![MessageType::SessionModificationRequest; behind]);
+            assert_eq!(to.asked, expected);
+            assert_eq!(to.sessions.values().next().unwrap().gnb, gnb);
+        }
+    }
 }
 
 /// A clone that restarts has lost its copies: they are reported as gone, and the association is made again before anything else is asked.

@@ -9,7 +9,7 @@ use pfcp::codec::Value as _;
 use pfcp::message::*;
 use pfcp::{Cause, FSeid, FTeid, NodeId, NtpSeconds, ie};
 
-use super::{tree, usage};
+use super::{active, tree, usage};
 use crate::clone::{Answered, Head, Kind, Prepared, Side, User};
 use crate::record::Bearer;
 
@@ -114,7 +114,11 @@ impl Side for N4 {
         header[12..15].copy_from_slice(&sequence.to_be_bytes()[1..]);
     }
 
-    fn prepare(&self, user: &mut User<Choosing>, octets: Vec<u8>) -> Prepared {
+    fn prepare(&self, user: &mut User<Choosing>, mut octets: Vec<u8>) -> Prepared {
+        while let Some(at_once) = user.script.front().and_then(|next| active::request(&octets, next)) {
+            octets = at_once;
+            user.script.pop_front();
+        }
         Prepared::Send(self.ours(&octets, user.state.0))
     }
 

@@ -1,9 +1,11 @@
 //! N4: sessions of a UPF as its SMFs make them (TS 29.244).
 //!
 //! What the UPF chose (CHOOSE) is written into the requests that are kept, so that a clone is asked for the same TEIDs: then nothing
-//! is translated in the data path (SEL-7). [`track`] follows captured messages, [`clone`](mod@clone) makes sessions at another UPF, `restoration`
-//! compares those of a UPF that has restarted with what they were, [`tree`] reads and rewrites messages without knowing all of them.
+//! is translated in the data path (SEL-7). [`track`] follows captured messages, [`clone`](mod@clone) makes sessions at another UPF, `active`
+//! in one exchange, `restoration` compares those of a UPF that has restarted with what they were, [`tree`] reads and rewrites messages without
+//! knowing all of them.
 
+mod active;
 pub mod clone;
 mod restoration;
 pub mod track;
