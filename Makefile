@@ -63,9 +63,9 @@ doc:  ## reference documentation, warnings are errors
 
 # Runs the program that `unit` has built: `cargo run --package fuzz` would select fewer features of the dependencies and
 # compile them again.
-fuzz-smoke:  ## every fuzz target for a few seconds, on stable Rust
+fuzz-smoke:  ## every fuzz target for a second, on stable Rust
 	$(CARGO) test --quiet --workspace --locked --no-run $(DPDK) $(XDP)
-	target/debug/fuzz --seconds 3
+	target/debug/fuzz --seconds 1
 
 setup-demo:
 	@scripts/setup.sh demo

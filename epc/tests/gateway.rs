@@ -74,9 +74,9 @@ async fn a_session_may_begin_with_the_enbs_tunnel() {
     for (tunnel, is_asked) in [(Some(enb), true), (Some(enb), false), (None, true)] {
         let mut request = mme.create_request(IMSI, 9);
         request.bearers_to_be_created[0].s1u_enb_f_teid = tunnel;
-        request.private_extensions.extend(is_asked.then(PrivateExtension::enb_tunnels));
+        request.private_extensions.extend(is_asked.then(PrivateExtension::asks_for_enb_tunnels));
         let created = mme.create(request).await;
-        let says_so = created.private_extensions.iter().any(PrivateExtension::is_enb_tunnels);
+        let says_so = created.private_extensions.contains(&PrivateExtension::has_enb_tunnels());
         assert_eq!(says_so, is_asked && tunnel.is_some());
         let expected = match tunnel {
             Some(_) => ((pfcp::ApplyAction::FORW, Some(0x77)), "connected"),

@@ -451,9 +451,9 @@ fn accept(
 
 /// Whether packets go to the eNB already, if that was asked.
 fn extensions(pdn: &Pdn, request: &CreateSessionRequest) -> Vec<PrivateExtension> {
-    let is_asked = request.private_extensions.iter().any(PrivateExtension::is_enb_tunnels);
+    let is_asked = request.private_extensions.contains(&PrivateExtension::asks_for_enb_tunnels());
     let is_so = pdn.role == Role::Both && pdn.bearers.iter().all(|bearer| bearer.access.is_some());
-    Vec::from_iter((is_asked && is_so).then(PrivateExtension::enb_tunnels))
+    Vec::from_iter((is_asked && is_so).then(PrivateExtension::has_enb_tunnels))
 }
 
 /// The answer's tunnels, for control and of the bearers; `ue` if it goes to the MME. An MME gives those of the P-GW to an S-GW to which

@@ -140,6 +140,8 @@ fn for_pgw(gateway: &Gateway, pdn: &Pdn, request: &CreateSessionRequest) -> (FTe
         pgw_f_teid: None,
         bearers_to_be_created: contexts.collect(),
         recovery: Some(gateway.gtpc.restart_counter()),
+        // They are between neighbours.
+        private_extensions: Vec::new(),
         ..request.clone()
     };
     (pdn.remote_pgw().unwrap_or_default(), to_pgw)
@@ -195,6 +197,7 @@ async fn connect(
                 sender_f_teid: own.sender_f_teid,
                 pgw_f_teid: own.pgw_f_teid,
                 bearers_created: own.bearers_created,
+                private_extensions: Vec::new(),
                 ..response
             })
         }

@@ -511,6 +511,8 @@ impl<S: Side> Clone<S> {
     pub fn serve(&mut self, now: Instant, handle: Handle, serves: bool) {
         let Some(user) = self.users.get_mut(&handle) else { return };
         self.side.serve(user, serves);
+        // What was withheld has been sent.
+        user.print = None;
         if user.made {
             self.step(now, handle);
         }
@@ -543,7 +545,8 @@ impl<S: Side> Clone<S> {
 
     /// The control plane's answer to a request of the anchor.
     pub fn answer(&mut self, handle: Handle, sequence: u32, mut octets: Vec<u8>) {
-        let Some(user) = self.users.get(&handle) else { return };
+        let Some(user) = self.users.get_mut(&handle) else { return };
+        user.print = None;
         S::patch(&mut octets, user.anchor, sequence);
         if let Some(request) = self.passed.remove(&sequence) {
             self.transmit_answer(sequence, request, octets);

@@ -300,6 +300,12 @@ impl Replica {
                         self.make(source, &[number]);
                     }
                 }
+                // An agent that is gone may have made it without saying so: it is asked for once more, and ended when it is there.
+                (Copy::Ending(None), Some(_))
+                    if let Some(frame) = source.and_then(|source| self.frame(source, number)) =>
+                {
+                    self.connection.say(frame);
+                }
                 (copy @ (Copy::Ending(_) | Copy::Stale(_) | Copy::There(_)), _) => {
                     if let Some(made) = copy.made() {
                         // Only to be ended: nobody is asked by this name.

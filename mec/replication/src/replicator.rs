@@ -888,6 +888,9 @@ impl State {
                     if self.serves(key, number) == Some(true) {
                         self.tell_who_serves(key, number);
                     }
+                } else if matches!(replica.copies.get(&number), Some(Copy::Ending(_))) {
+                    replica.set(number, Copy::Ending(Some(made)));
+                    replica.connection.say(Frame::End(handle));
                 }
             }
             Frame::Refused(handle, why) => {

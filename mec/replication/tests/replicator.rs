@@ -6,7 +6,7 @@ mod anchors;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use anchors::{Model, Spgw, Upf};
@@ -35,11 +35,14 @@ struct World<M> {
     clone: Arc<Mutex<M>>,
     /// The clone's socket, and where the agent is.
     to_agent: (Arc<UdpSocket>, SocketAddr),
+    /// What the clone says is lost.
+    is_mute: Arc<AtomicBool>,
     /// What the clone has got beside requests.
     answers: mpsc::UnboundedReceiver<Vec<u8>>,
     replicator: Replicator,
     sent: mpsc::UnboundedReceiver<Outgoing>,
     agent: SocketAddr,
+    of_agent: agent::Config,
     config: Config,
     folder: tempfile::TempDir,
     keeping: JoinHandle<()>,
@@ -73,7 +76,8 @@ impl<M: Model> World<M> {
         let socket = Arc::new(UdpSocket::from_std(socket).unwrap());
         let clone = Arc::new(Mutex::new(M::new(edge, 5)));
         let (answered, answers) = mpsc::unbounded_channel();
-        let (of, by) = (socket.clone(), clone.clone());
+        let (of, by, is_mute) = (socket.clone(), clone.clone(), Arc::new(AtomicBool::new(false)));
+        let says_nothing = is_mute.clone();
         let serving = tokio::spawn(async move {
             let mut datagram = [0; 4096];
             loop {
@@ -82,7 +86,7 @@ impl<M: Model> World<M> {
                 if said.is_empty() {
                     let _ = answered.send(datagram[..length].to_vec());
                 }
-                for octets in said {
+                for octets in said.into_iter().filter(|_| !says_nothing.load(Ordering::Relaxed)) {
                     of.send_to(&octets, from).await.unwrap();
                 }
             }
@@ -96,7 +100,7 @@ impl<M: Model> World<M> {
             gtpu: Some(edge_ip),
             window: 64,
         };
-        let serves = tokio::spawn(Agent::bind(of_agent).await.unwrap().serve());
+        let serves = tokio::spawn(Agent::bind(of_agent.clone()).await.unwrap().serve());
         let folder = tempfile::tempdir().unwrap();
         let (replicator, sent, keeping) =
             replicator(config, [("original", upf), ("edge", edge), ("other", own(5))], &folder).await;
@@ -105,10 +109,12 @@ impl<M: Model> World<M> {
             original: M::new(upf, 7),
             clone,
             to_agent: (socket, SocketAddr::new(control_ip, M::PORT)),
+            is_mute,
             answers,
             replicator,
             sent,
             agent,
+            of_agent,
             config,
             folder,
             keeping,
@@ -241,6 +247,26 @@ async fn naive_replication_goes_by_records_where_it_has_to() {
     assert_eq!((third.listed.tunnels.len(), third.made.bearers.len()), (2, 2));
     // What is there stays, and is not told to have gone by its record.
     assert_eq!(world.copy(Scheme::Naive).await.unwrap().by_record, Vec::<String>::new());
+}
+
+/// An agent is killed when the clone has made a copy, of which nobody has heard. It is removed while there is no agent; the next one ends it.
+#[tokio::test]
+async fn a_copy_of_which_a_killed_agent_has_not_told_is_ended() {
+    let mut world: World<Spgw> = World::start(Config::default()).await;
+    world.attach(1);
+    world.is_mute.store(true, Ordering::Relaxed);
+    let (replicator, agent) = (world.replicator.clone(), world.agent);
+    let copying = tokio::spawn(async move {
+        replicator.replicate("original", "edge", agent, None, Scheme::Selective).await
+    });
+    world.until_clone_has(&BTreeMap::from([(1, None)])).await;
+    world.tasks[1].abort();
+    let copied = copying.await.unwrap().unwrap();
+    assert_eq!((copied.done.len(), copied.refused.len()), (0, 1));
+    let _ = world.replicator.remove("original", "edge", None).await;
+    world.is_mute.store(false, Ordering::Relaxed);
+    world.tasks.push(tokio::spawn(Agent::bind(world.of_agent.clone()).await.unwrap().serve()));
+    world.until_clone_has(&BTreeMap::new()).await;
 }
 
 /// Who removes some of a naïve copy leaves the others; without names all are removed, and the agent is free for another original.

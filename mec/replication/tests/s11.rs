@@ -72,6 +72,8 @@ struct Anchor {
     recovery: u8,
     /// Takes tunnels of eNBs with sessions, as ours does.
     takes_tunnels: bool,
+    /// Refuses sessions with such tunnels.
+    refuses_tunnels: bool,
     /// Types of the requests that it got, without Echo.
     asked: Vec<MessageType>,
 }
@@ -85,6 +87,7 @@ impl Anchor {
             refuses: Vec::new(),
             recovery: 3,
             takes_tunnels: false,
+            refuses_tunnels: false,
             asked: Vec::new(),
         }
     }
@@ -110,7 +113,11 @@ impl Anchor {
             ),
             Message::CreateSessionRequest(request) => {
                 let name = request.imsi.unwrap().to_string();
-                if self.refuses.iter().any(|ue| imsi(*ue).to_string() == name) {
+                let has_tunnels =
+                    request.bearers_to_be_created.iter().any(|bearer| bearer.s1u_enb_f_teid.is_some());
+                if self.refuses.iter().any(|ue| imsi(*ue).to_string() == name)
+                    || self.refuses_tunnels && has_tunnels
+                {
                     let refused = CreateSessionResponse {
                         cause: CauseValue::NO_RESOURCES.into(),
                         ..Default::default()
@@ -121,7 +128,7 @@ impl Anchor {
                 let (own, uplink) = (self.teid(), self.teid());
                 self.pool += 1;
                 let ebi = request.bearers_to_be_created[0].ebi;
-                let is_asked = request.private_extensions.iter().any(PrivateExtension::is_enb_tunnels);
+                let is_asked = request.private_extensions.contains(&PrivateExtension::asks_for_enb_tunnels());
                 let enb = request.bearers_to_be_created[0].s1u_enb_f_teid.filter(|_| self.takes_tunnels);
                 let enb = enb.map(|end| end.teid);
                 let takes = is_asked && enb.is_some();
@@ -142,7 +149,7 @@ impl Anchor {
                     sender_f_teid: Some(FTeid::new(InterfaceType::S11_S4_SGW, own, ANCHOR)),
                     paa: Some(Paa::Ipv4(Ipv4Addr::from_bits(self.pool))),
                     bearers_created: vec![created],
-                    private_extensions: Vec::from_iter(takes.then(PrivateExtension::enb_tunnels)),
+                    private_extensions: Vec::from_iter(takes.then(PrivateExtension::has_enb_tunnels)),
                     ..Default::default()
                 };
                 self.sessions.insert(own, held);
@@ -424,12 +431,12 @@ fn only_what_was_accepted_counts_and_once() {
     assert!(world.tracker.table().len() <= 2);
 }
 
-/// SEL-1: an anchor that takes the eNB's tunnels with a session is asked once for an active user; another one twice. What the MME has said
-/// besides tunnels is not left out.
+/// SEL-1: an anchor that takes the eNB's tunnels with a session is asked once for an active user; another one gets them afterwards, and is asked
+/// without them if it refuses. What the MME has said besides tunnels is not left out.
 #[test]
 fn an_active_user_takes_one_exchange_where_the_anchor_can_do_that() {
     use MessageType::{CreateSessionRequest, ModifyBearerRequest, ReleaseAccessBearersRequest};
-    for takes_tunnels in [true, false] {
+    for (takes_tunnels, refuses_tunnels) in [(true, false), (false, false), (false, true)] {
         let mut world = World::new();
         (1..=3).for_each(|ue| world.attach(ue));
         // The second is idle, the third in another place, which a copy is to know.
@@ -442,7 +449,7 @@ fn an_active_user_takes_one_exchange_where_the_anchor_can_do_that() {
             (2, vec![CreateSessionRequest, ReleaseAccessBearersRequest]),
             (3, vec![CreateSessionRequest, ModifyBearerRequest]),
         ] {
-            let mut to = Anchor { takes_tunnels, ..Anchor::new(1, 5000) };
+            let mut to = Anchor { takes_tunnels, refuses_tunnels, ..Anchor::new(1, 5000) };
             let mut clone = Clone::new(side(1), Limits::default(), 9);
             clone.make(world.now, 0, world.script(ue - 1));
             let ends = drive(&mut clone, &mut to, world.now);
@@ -450,6 +457,9 @@ fn an_active_user_takes_one_exchange_where_the_anchor_can_do_that() {
             let mut expected = expected;
             if !takes_tunnels && !expected.contains(&ModifyBearerRequest) {
                 expected.insert(1, ModifyBearerRequest);
+                if refuses_tunnels {
+                    expected.insert(0, CreateSessionRequest);
+                }
             }
             assert_eq!(to.asked, expected, "user {ue}");
             let name = imsi(ue).to_string();
@@ -1056,7 +1066,9 @@ fn a_handle_that_is_used_again_is_another_users() {
 /// Within its own life another session with the same TEID is refused.
 #[test]
 fn copies_that_nobody_knows_are_found_or_give_way() {
-    for (is_made, is_same) in [(true, true), (true, false), (false, true)] {
+    for (is_made, is_same, has_served) in
+        [(true, true, false), (true, false, false), (false, true, false), (true, false, true)]
+    {
         let mut world = World::new();
         (1..=2).for_each(|ue| world.attach(ue));
         let mut to = Anchor::new(1, 5000);
@@ -1066,7 +1078,10 @@ fn copies_that_nobody_knows_are_found_or_give_way() {
         if is_made {
             drive(&mut clone, &mut to, world.now);
         }
-        if !is_same {
+        if has_served {
+            // Its P-GW may have been told: that is nothing that its requests alone make.
+            clone.serve(world.now, 100, true);
+        } else if !is_same {
             clone.later(world.now, 100, encode(ReleaseAccessBearersRequest::default(), 0, 0));
             drive(&mut clone, &mut to, world.now);
         }

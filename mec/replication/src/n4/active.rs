@@ -8,12 +8,29 @@ use pfcp::message::MessageType;
 
 use super::tree::{self, HEADER};
 
+/// Octets of the longest message.
+const MAX: usize = 65_000;
+/// What an update of forwarding parameters may say that they say in the same IEs. `PFCPSMREQ_FLAGS` is of no account: an End Marker is for a
+/// former base station, which the clone has not had.
+const PARAMETERS: [u16; 6] = [
+    ie::DESTINATION_INTERFACE,
+    ie::NETWORK_INSTANCE,
+    ie::OUTER_HEADER_CREATION,
+    ie::TRANSPORT_LEVEL_MARKING,
+    ie::INTERFACE_TYPE_3GPP,
+    ie::PFCPSMREQ_FLAGS,
+];
+
 /// An establishment that says what the modification behind it says; `None`: it cannot, or these are other requests.
 pub(super) fn request(establishment: &[u8], modification: &[u8]) -> Option<Vec<u8>> {
     let is_of = |message: &[u8], kind: MessageType| message.get(1) == Some(&(kind as u8));
     if !is_of(establishment, MessageType::SessionEstablishmentRequest)
         || !is_of(modification, MessageType::SessionModificationRequest)
     {
+        return None;
+    }
+    // More does not fit in a datagram.
+    if establishment.len() + modification.len() > MAX {
         return None;
     }
     let mut updates: Vec<(&[u8], &[u8])> = Vec::new();
@@ -47,7 +64,9 @@ pub(super) fn request(establishment: &[u8], modification: &[u8]) -> Option<Vec<u
 fn can_be_created(update: &[u8]) -> bool {
     tree::all(update).all(|(kind, value)| match kind {
         ie::FAR_ID | ie::APPLY_ACTION => true,
-        ie::UPDATE_FORWARDING_PARAMETERS => tree::all(value).all(|(_, value)| !value.is_empty()),
+        ie::UPDATE_FORWARDING_PARAMETERS => {
+            tree::all(value).all(|(kind, value)| PARAMETERS.contains(&kind) && !value.is_empty())
+        }
         _ => false,
     })
 }
@@ -76,7 +95,6 @@ fn with(parameters: &[u8], update: &[u8]) -> Vec<u8> {
     for (kind, value) in tree::all(parameters).filter(|(kind, _)| tree::find(update, *kind).is_none()) {
         put(&mut out, kind, value);
     }
-    // An End Marker is for a former base station, which the clone has not had.
     for (kind, value) in tree::all(update).filter(|(kind, _)| *kind != ie::PFCPSMREQ_FLAGS) {
         put(&mut out, kind, value);
     }
@@ -85,7 +103,7 @@ fn with(parameters: &[u8], update: &[u8]) -> Vec<u8> {
 
 fn put(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
     out.extend_from_slice(&kind.to_be_bytes());
-    // What was read from datagrams fits in one.
+    // It is shorter than `MAX`.
     out.extend_from_slice(&(value.len() as u16).to_be_bytes());
     out.extend_from_slice(value);
 }

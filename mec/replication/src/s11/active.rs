@@ -74,7 +74,7 @@ fn with(
     for (kind, value) in said {
         raw(&mut out, OffendingIe::new(kind, 0), value)?;
     }
-    put(&mut out, OffendingIe::new(ie::PRIVATE_EXTENSION, 0), &PrivateExtension::enb_tunnels());
+    put(&mut out, OffendingIe::new(ie::PRIVATE_EXTENSION, 0), &PrivateExtension::asks_for_enb_tunnels());
     finished(out)
 }
 

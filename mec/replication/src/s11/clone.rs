@@ -57,8 +57,8 @@ pub struct Expected {
     deleted: Vec<u8>,
     /// How often the anchor is to ask to update bearers: the MME has accepted that before.
     updates: usize,
-    /// The Modify Bearer Request whose tunnels went with the Create Session Request under way.
-    tunnels: Option<Vec<u8>>,
+    /// What the Create Session Request under way says at once: that request without tunnels, and the Modify Bearer Request that has them.
+    at_once: Option<(Vec<u8>, Vec<u8>)>,
     /// Its P-GW is apart.
     relocation: Option<Relocation>,
 }
@@ -121,15 +121,13 @@ impl Side for S11 {
                 if relocation::gateway_of(&octets, self.original).is_some() {
                     user.state.relocation.get_or_insert_default();
                 }
-                if user.state.relocation.is_none()
-                    && let Some(with_tunnels) =
-                        user.script.front().and_then(|next| active::request(&octets, next))
-                {
-                    octets = with_tunnels;
-                    user.state.tunnels = user.script.pop_front();
-                }
                 self.name_gateway(&mut octets);
-                Prepared::Send(octets)
+                let next = user.script.front().filter(|_| user.state.relocation.is_none());
+                let Some(at_once) = next.and_then(|next| active::request(&octets, next)) else {
+                    return Prepared::Send(octets);
+                };
+                user.state.at_once = user.script.pop_front().map(|modify| (octets, modify));
+                Prepared::Send(at_once)
             }
             // It is the P-GW's matter, and said in the first anchor's name.
             Message::ModifyBearerRequest(_) if relocation::is_way_back(&octets) => Prepared::Noted,
@@ -178,6 +176,17 @@ impl Side for S11 {
         };
         let cause = match &message {
             Message::CreateSessionResponse(answer) => {
+                if let Some((create, modify)) = user.state.at_once.take() {
+                    let is_accepted = answer.cause.is_accepted();
+                    if !answer.private_extensions.contains(&PrivateExtension::has_enb_tunnels()) {
+                        // An anchor that does not say that it has them gets them now.
+                        user.script.push_front(modify);
+                    }
+                    if !is_accepted {
+                        // It may have taken offence at them.
+                        return Answered::Again(create);
+                    }
+                }
                 if answer.cause.is_accepted() {
                     if let Some(end) = answer.sender_f_teid {
                         user.anchor = end.teid.into();
@@ -187,11 +196,6 @@ impl Side for S11 {
                         _ => None,
                     };
                     enter_created(answer, known, &mut user.bearers);
-                    let has_tunnels = answer.private_extensions.iter().any(PrivateExtension::is_enb_tunnels);
-                    // An anchor that does not say so gets them now.
-                    if let Some(request) = user.state.tunnels.take().filter(|_| !has_tunnels) {
-                        user.script.push_front(request);
-                    }
                 }
                 answer.cause
             }

@@ -108,23 +108,27 @@ pub struct PrivateExtension {
 impl PrivateExtension {
     /// Godwit has no number of its own; this one is for examples (RFC 5612).
     const ENTERPRISE: u16 = 32_473;
-    const ENB_TUNNELS: &[u8] = b"godwit eNB tunnels";
 
-    /// In a Create Session Request: asks whether the gateway sends to the eNB's tunnels in the bearer contexts from the start, also if
-    /// the UE has not come from another S-GW. In the answer: it does, for all bearers.
-    pub fn enb_tunnels() -> Self {
-        Self { enterprise: Self::ENTERPRISE, value: Self::ENB_TUNNELS.into() }
+    fn of_godwit(value: &[u8]) -> Self {
+        Self { enterprise: Self::ENTERPRISE, value: value.into() }
     }
 
-    /// Whether it is that.
-    pub fn is_enb_tunnels(&self) -> bool {
-        self.enterprise == Self::ENTERPRISE && self.value.0 == Self::ENB_TUNNELS
+    /// In a Create Session Request: asks whether the gateway sends to the eNB's tunnels in the bearer contexts from the start, also if
+    /// the UE has not come from another S-GW.
+    pub fn asks_for_enb_tunnels() -> Self {
+        Self::of_godwit(b"eNB tunnels?")
+    }
+
+    /// In the answer to that: it does, for all bearers. Nobody says it by sending the question back.
+    pub fn has_enb_tunnels() -> Self {
+        Self::of_godwit(b"eNB tunnels")
     }
 }
 
 impl Value for PrivateExtension {
     fn decode(bytes: &[u8]) -> Result<Self, Fault> {
-        let (enterprise, value) = bytes.split_first_chunk().ok_or(Fault::Length)?;
+        // A broken one says nothing, and is no reason to refuse its message (§7.7.9).
+        let (enterprise, value) = bytes.split_first_chunk().unwrap_or((&[0; 2], &[]));
         Ok(Self { enterprise: u16::from_be_bytes(*enterprise), value: value.into() })
     }
     fn encode(&self, out: &mut Vec<u8>) {

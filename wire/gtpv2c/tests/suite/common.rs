@@ -165,7 +165,7 @@ pub fn create_session_response() -> CreateSessionResponse {
         indication: Some(Indication::CPOPCI),
         pdn_connection_charging_id: Some(ChargingId(9)),
         epco: Some(pco()),
-        private_extensions: vec![PrivateExtension::enb_tunnels()],
+        private_extensions: vec![PrivateExtension::has_enb_tunnels()],
     }
 }
 
