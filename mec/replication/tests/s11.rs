@@ -1105,6 +1105,17 @@ fn copies_that_nobody_knows_are_found_or_give_way() {
     }
 }
 
+/// An anchor that accepts a session and does not say by which TEID: there is none that could be found by it.
+#[test]
+fn a_session_without_the_anchors_teid_is_none() {
+    let mut world = World::new();
+    let request = encode(create(1), 0, 77);
+    let answer = CreateSessionResponse { cause: accepted(), ..Default::default() };
+    world.see(true, &request);
+    assert_eq!(world.see(false, &encode(answer, 0xa000_0001, 77)), []);
+    assert_eq!(world.tracker.table().len(), 0);
+}
+
 /// A request that passes once more behind its answer, with the answer that the other end remembers, counts once.
 #[test]
 fn repetitions_that_cross_their_answer_count_once() {

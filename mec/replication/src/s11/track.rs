@@ -325,6 +325,10 @@ impl Tracker {
         if let Some(end) = answer.sender_f_teid {
             session.anchor = end.teid.into();
         }
+        // An anchor that has not said how it is addressed gets no further requests, and has no session that can be followed.
+        if session.anchor == 0 {
+            return Err(Misfit);
+        }
         enter_created(answer, request.paa, &mut session.bearers);
         let has_station = request.bearers_to_be_created.iter().any(|bearer| bearer.s1u_enb_f_teid.is_some());
         session.idle = !has_station && (known.is_none() || session.idle);
