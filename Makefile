@@ -22,7 +22,7 @@ demo: setup-demo build  ## a network on this machine: UEs register, ping and dow
 	target/release/godwit demo $(DEMO_ARGS)
 
 build:  ## the binary, target/release/godwit
-	@test -e target/release/godwit || echo 'build: the first time takes about 10 minutes of processor time: 5 minutes on two cores'
+	@test -e target/release/godwit || echo 'build: the first time takes 10 to 25 minutes of processor time: 5 to 12 minutes on two cores'
 	$(CARGO) build --release --locked --package cli $(if $(XDP),--features cli/clang)
 
 bench: setup-bench build  ## the experiments, target/release/godwit-bench, which `godwit bench` starts; with DPDK and clang where they are installed

@@ -343,6 +343,16 @@ fn drive(clone: &mut Clone<S11>, to: &mut Anchor, now: Instant) -> BTreeMap<u32,
     ends
 }
 
+/// Two UEs, a clone, and the agent's side of it, by which the first one is about to be made there.
+fn first_of_two() -> (World, Anchor, Clone<S11>) {
+    let mut world = World::new();
+    world.attach(1);
+    world.attach(2);
+    let mut clone = Clone::new(side(7), Limits::default(), 9);
+    clone.make(world.now, 0, world.script(0));
+    (world, Anchor::new(1, 5000), clone)
+}
+
 /// SEL-1…3, STO-7: records of at most 64 octets make the same sessions again, with what the other anchor chose.
 #[test]
 fn sessions_are_made_again_from_at_most_64_octets_each() {
@@ -631,12 +641,7 @@ fn a_clone_that_restarts_is_noticed() {
 /// before, which comes late, ends nothing.
 #[test]
 fn a_restart_between_two_copies_ends_only_the_first() {
-    let mut world = World::new();
-    world.attach(1);
-    world.attach(2);
-    let mut to = Anchor::new(1, 5000);
-    let mut clone = Clone::new(side(7), Limits::default(), 9);
-    clone.make(world.now, 0, world.script(0));
+    let (world, mut to, mut clone) = first_of_two();
     let first: Vec<Vec<u8>> = std::iter::from_fn(|| clone.poll_transmit()).collect();
     let answers: Vec<Vec<u8>> = first.iter().map(|octets| to.answer(octets)).collect();
     answers.iter().for_each(|octets| clone.handle_datagram(world.now, octets));
@@ -662,12 +667,7 @@ fn a_restart_between_two_copies_ends_only_the_first() {
 /// A clone is asked for a copy while it restarts: what it gets is lost, and comes again when it is there. That copy is not gone.
 #[test]
 fn a_copy_asked_for_while_the_clone_restarts_is_made_when_it_is_there() {
-    let mut world = World::new();
-    world.attach(1);
-    world.attach(2);
-    let mut to = Anchor::new(1, 5000);
-    let mut clone = Clone::new(side(7), Limits::default(), 9);
-    clone.make(world.now, 0, world.script(0));
+    let (world, mut to, mut clone) = first_of_two();
     assert!(drive(&mut clone, &mut to, world.now)[&0].is_ok());
     let mut now = world.now + Duration::from_secs(1);
     clone.make(now, 1, world.script(1));
