@@ -384,7 +384,7 @@ pub enum ConfigError {
     #[error("upf.max_tunnels must be between 1 and 1048576, not {0}")]
     MaxTunnels(u32),
     /// No range of TEIDs.
-    #[error("upf.teid_range: `bits` is 1 to 7, and `value` has no more bits")]
+    #[error("upf.teid_range: `bits` must be 1 to 7, and `value` less than 2 to the power of `bits`")]
     TeidRange,
 }
 
@@ -697,6 +697,17 @@ mod tests {
         serde_json::from_str(&format!(
             r#"{{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "dnn": []{line}}}"#
         ))
+    }
+
+    #[test]
+    fn a_teid_range_has_one_to_seven_bits_and_fits_in_them() {
+        for (bits, value, is_valid) in
+            [(1, 1, true), (7, 127, true), (0, 0, false), (8, 0, false), (1, 2, false), (7, 128, false)]
+        {
+            let config = with(&format!(r#", "teid_range": {{"bits": {bits}, "value": {value}}}"#)).unwrap();
+            let is_refused = matches!(config.validate(), Err(ConfigError::TeidRange));
+            assert_eq!(is_refused, !is_valid, "{bits} bits, {value}");
+        }
     }
 
     #[test]
