@@ -43,8 +43,10 @@ async fn a_ue_moves_between_go_gtps_gateways() {
     if !gogtp::is_possible() {
         return;
     }
-    let (moves, gateways) = Moves::start_foreign(Options::new(2).unwrap(), 1, program()).await.unwrap();
+    let options = Options { epc: true, ..Options::new(2).unwrap() };
+    let (lab, gateways) = Moves::without_ues(options, 1, Some(program())).await.unwrap();
     let [mut center, mut at_edge] = both(gateways);
+    let moves = Moves::attach(lab, 2).await.unwrap();
     let (ue, space) = moves.ues.iter().next().map(|(ue, space)| (*ue, space.clone())).unwrap();
     let user = bind(&space, ue, 5000);
     let server = bind(moves.lab.dn(), lab::DN, 6000);
@@ -89,10 +91,9 @@ async fn a_ue_of_go_gtps_mme_moves_between_go_gtps_gateways() {
     if !gogtp::is_possible() {
         return;
     }
-    let options = Options { epc: true, foreign_gateway: true, ..Options::new(2).unwrap() };
-    let mut lab = Moves::network(options, 1).await.unwrap();
-    let [mut center, mut at_edge] = both(lab.start_gateways(program()).await.unwrap());
-    Moves::control(&mut lab).await.unwrap();
+    let options = Options { epc: true, ..Options::new(2).unwrap() };
+    let (lab, gateways) = Moves::without_ues(options, 1, Some(program())).await.unwrap();
+    let [mut center, mut at_edge] = both(gateways);
     let (own, enbs) = (format!("{}:{PORT}", edge::CONTROL), lab::RAN_N2.to_string() + ":2152");
     let gateway = format!("{}:{PORT}", lab::CORE_N2);
     let mut mme = gogtp::start(Some(lab.ran()), &["mme", "-gtpc", &own, "-gtpu", &enbs, "-peer", &gateway])

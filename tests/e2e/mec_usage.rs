@@ -82,7 +82,7 @@ async fn is_charged_once(further: Value, token: u64) {
     }
     let Moves { lab, simulator, .. } = moves;
     // Nothing can be reported later.
-    simulator.stop().await.unwrap();
+    simulator.unwrap().stop().await.unwrap();
     for (way, charged) in charged(&lab).await.into_iter().enumerate() {
         let of_way = found.iter().skip(way).step_by(2).map(|flow| flow.counts);
         let sent: u64 = of_way.clone().map(|flow| flow.sent).sum();

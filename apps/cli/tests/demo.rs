@@ -228,6 +228,29 @@ fn a_ue_is_moved_between_go_gtps_gateways() {
     assert!(steps.iter().all(|step| step["ok"] == true), "{steps:#?}\n{text}");
 }
 
+/// The same with go-gtp's MME as well: it keeps tunnels and TEIDs, wherever its UE is, and its UEs leave at the end. Left out where Go is missing.
+#[test]
+fn a_ue_of_go_gtps_mme_is_moved_between_go_gtps_gateways() {
+    if !gogtp::is_possible() {
+        return;
+    }
+    let program = gogtp::program().unwrap().to_str().unwrap();
+    let (steps, text) = moves(&["--gateway", program, "--mme", program]);
+    steps.iter().for_each(assert_all_arrived);
+    assert!(steps.iter().all(|step| step["ok"] == true), "{steps:#?}\n{text}");
+}
+
+/// Between our own gateways a UE of go-gtp's MME loses nothing either, and nothing is overtaken.
+#[test]
+fn a_ue_of_go_gtps_mme_is_moved_between_our_gateways() {
+    if !gogtp::is_possible() {
+        return;
+    }
+    let (steps, text) = moves(&["--mme", gogtp::program().unwrap().to_str().unwrap()]);
+    steps.iter().for_each(assert_all_arrived);
+    assert!(steps.iter().all(|step| step["ok"] == true), "{steps:#?}\n{text}");
+}
+
 #[test]
 fn every_network_function_in_its_own_process_and_several_gnbs() {
     let _turn = alone();

@@ -470,7 +470,7 @@ impl Lab {
     ///
     /// # Errors
     /// It does not start.
-    pub async fn start_gateways(&self, program: &Path) -> anyhow::Result<Vec<Peer>> {
+    pub(crate) async fn start_gateways(&self, program: &Path) -> anyhow::Result<Vec<Peer>> {
         let mut gateways = vec![Peer::gateway(program, &self.core, CORE_N2, Lab::UE_POOL).await?];
         for site in self.sites() {
             gateways.push(Peer::gateway(program, self.site(site), site.n3, site.pool).await?);

@@ -25,8 +25,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 pub struct Moves {
     /// All but the UEs.
     pub lab: Lab,
-    /// The UEs, their eNB and MME.
-    pub simulator: Simulator,
+    /// The UEs, their eNB and MME, unless these are the caller's.
+    pub simulator: Option<Simulator>,
     /// The UEs' namespaces, by their addresses.
     pub ues: BTreeMap<Ipv4Addr, NetNs>,
 }
@@ -37,27 +37,28 @@ impl Moves {
     /// # Errors
     /// A part does not start, or a UE does not attach.
     pub async fn start(options: Options, sites: usize) -> anyhow::Result<Moves> {
-        let ues = u32::try_from(options.subscribers.len()).context("too many subscribers")?;
-        let mut lab = Moves::network(options, sites).await?;
-        Moves::control(&mut lab).await?;
-        Moves::attach(lab, ues).await
+        let ues = options.subscribers.len();
+        let (lab, _) = Moves::without_ues(options, sites, None).await?;
+        Moves::attach(lab, u32::try_from(ues).context("too many subscribers")?).await
     }
 
-    /// The same in 4G, with a program of another make as the gateway in the center and at each site; in this order.
+    /// Builds it without UEs. A program of another make may be the gateway of 4G in the center and at each site; these run, in this order.
     ///
     /// # Errors
-    /// As [`Moves::start`].
-    pub async fn start_foreign(
+    /// A part does not start.
+    pub async fn without_ues(
         options: Options,
         sites: usize,
-        gateway: &Path,
-    ) -> anyhow::Result<(Moves, Vec<Peer>)> {
-        let ues = u32::try_from(options.subscribers.len()).context("too many subscribers")?;
-        let options = Options { epc: true, foreign_gateway: true, ..options };
-        let mut lab = Moves::network(options, sites).await?;
-        let gateways = lab.start_gateways(gateway).await?;
+        gateway: Option<&Path>,
+    ) -> anyhow::Result<(Lab, Vec<Peer>)> {
+        let mut lab =
+            Moves::network(Options { foreign_gateway: gateway.is_some(), ..options }, sites).await?;
+        let gateways = match gateway {
+            Some(program) => lab.start_gateways(program).await?,
+            None => Vec::new(),
+        };
         Moves::control(&mut lab).await?;
-        Ok((Moves::attach(lab, ues).await?, gateways))
+        Ok((lab, gateways))
     }
 
     /// Builds the network with the first anchor, and nothing of the edge but its links.
@@ -138,12 +139,20 @@ impl Moves {
                 _ => {}
             }
         }
+        Ok(Moves { simulator: Some(simulator), ..Moves::of(lab, namespaces).await? })
+    }
+
+    /// With UEs that are attached. Returns when their sessions are known by the messages that made them.
+    ///
+    /// # Errors
+    /// The controller has not heard of them.
+    pub async fn of(lab: Lab, ues: BTreeMap<Ipv4Addr, NetNs>) -> anyhow::Result<Moves> {
         until("the sessions are known by their messages", async || {
             let known = lab.controller("GET", "/v1/replication", None).await?;
-            Ok(known["anchors"][0]["ues"] == ues)
+            Ok(known["anchors"][0]["ues"] == ues.len())
         })
         .await?;
-        Ok(Moves { lab, simulator, ues: namespaces })
+        Ok(Moves { lab, simulator: None, ues })
     }
 
     /// Moves UEs to an edge host or to [`ORIGIN`], with further members of the request, and waits for the end; the move.
@@ -178,12 +187,15 @@ impl Moves {
         names.iter().map(|name| format!("--- {name}\n{}", self.lab.log(name))).collect()
     }
 
-    /// Detaches the UEs, stops the anchors that the orchestrator has started, and all else.
+    /// Detaches the simulator's UEs, stops the anchors that the orchestrator has started, and all else.
     ///
     /// # Errors
     /// A part did not end well. Everything else is removed all the same.
     pub async fn stop(self) -> anyhow::Result<()> {
-        let stopped = self.simulator.stop().await;
+        let stopped = match self.simulator {
+            Some(simulator) => simulator.stop().await.map(drop),
+            None => Ok(()),
+        };
         let hosts = self.lab.orchestrator("GET", "/v1/hosts", None).await?;
         // Those of another make are the caller's.
         let own = hosts["hosts"].as_array().filter(|_| !self.lab.foreign_gateway);
@@ -192,7 +204,7 @@ impl Moves {
             self.lab.orchestrator("DELETE", &path, None).await?;
         }
         self.lab.stop().await?;
-        stopped.map(drop)
+        stopped
     }
 }
 

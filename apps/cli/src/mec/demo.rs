@@ -7,6 +7,7 @@
 //! that each packet went where it should. Captures on both sides of the switch say whether it changed others' packets.
 
 mod captures;
+mod cell;
 mod moving;
 
 use std::collections::BTreeMap;
@@ -54,6 +55,10 @@ pub struct Args {
     /// not translate.
     #[arg(long, value_name = "PROGRAM", requires = "moves", conflicts_with = "switch")]
     gateway: Option<PathBuf>,
+    /// With --move: the MME is this program, started as `PROGRAM mme -gtpc ADDR:2123 -gtpu ADDR:2152 -peer ADDR:2123`; the eNB and its UEs are
+    /// godwit's. go-gtp's (see --gateway) is one.
+    #[arg(long, value_name = "PROGRAM", requires = "moves")]
+    mme: Option<PathBuf>,
     /// Keep pcapng captures of N3 at the gNB and at both anchors in this folder.
     #[arg(long, value_name = "DIR", conflicts_with = "moves")]
     pcap: Option<PathBuf>,
@@ -77,7 +82,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     if args.moves {
-        let is_well = runtime.block_on(moving::show(args.json, args.switch, args.gateway.as_deref()))?;
+        let foreign = moving::Foreign { gateway: args.gateway.as_deref(), mme: args.mme.as_deref() };
+        let is_well = runtime.block_on(moving::show(args.json, args.switch, foreign))?;
         return Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) });
     }
     let checks = runtime.block_on(show(pcap))?;

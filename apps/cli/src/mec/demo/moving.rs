@@ -3,7 +3,7 @@
 //! All parts are real processes: a gateway of 4G with its UPF, two edge hosts on which the orchestrator starts such anchors, the agents
 //! beside them, the controller, and the switches on N3 (S1-U) and N6 (SGi). eNB and MME are simulated, and know of no move. What arrived is
 //! counted at the far ends. A UE that stays where it is shows what the machine itself does to gaps. With `--gateway` another program is the
-//! gateway in the center and at both edge hosts, where it runs all the time.
+//! gateway in the center and at both edge hosts, where it runs all the time. With `--mme` another program is the MME ([`Cell`]).
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 
 use crate::demo::applications::{self, Pings};
 use crate::demo::progress::Progress;
+use crate::mec::demo::cell::Cell;
 
 /// What switches on N3 and N6.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +31,15 @@ pub(super) enum Switch {
     Godwit,
     /// Open vSwitch, which cannot keep packets in order.
     Ovs,
+}
+
+/// Programs of another make.
+#[derive(Clone, Copy)]
+pub(super) struct Foreign<'a> {
+    /// The gateway in the center and at both edge hosts.
+    pub gateway: Option<&'a Path>,
+    /// The MME.
+    pub mme: Option<&'a Path>,
 }
 
 /// What may happen to packets without a fault of the move: that depends on what they pass.
@@ -51,8 +61,9 @@ const UES: u32 = 2;
 const GAME_INTERVAL: Duration = Duration::from_millis(2);
 const GAME_OCTETS: usize = 120;
 const GAME_PORTS: [u16; 2] = [5000, 6000];
-/// The download: octets per second, and the UE's port.
+/// The download: octets per second, and the UE's port. A socket of Open vSwitch has room for some 100 packets, which last a tenth of a second then.
 const DOWNLOAD_RATE: u64 = 5_000_000;
+const DOWNLOAD_RATE_OVS: u64 = 1_000_000;
 const DOWNLOAD_PORT: u16 = 5001;
 /// Echo requests in a step, and their interval in seconds.
 const PINGS: u32 = 100;
@@ -152,12 +163,12 @@ fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// Runs the demo; whether all is well. `gateway` is a program of another make.
+/// Runs the demo; whether all is well.
 ///
 /// # Errors
 /// A part does not start, or a move does not end well.
-pub(super) async fn show(as_json: bool, switch: Switch, gateway: Option<&Path>) -> anyhow::Result<bool> {
-    let excused = match (switch, gateway) {
+pub(super) async fn show(as_json: bool, switch: Switch, foreign: Foreign<'_>) -> anyhow::Result<bool> {
+    let excused = match (switch, foreign.gateway) {
         (Switch::Ovs, _) => Excused::Few,
         (Switch::Godwit, Some(_)) => Excused::OvertakenUplink,
         (Switch::Godwit, None) => Excused::Nothing,
@@ -167,16 +178,29 @@ pub(super) async fn show(as_json: bool, switch: Switch, gateway: Option<&Path>) 
     let is_ovs = switch == Switch::Ovs;
     let options =
         lab::Options { epc: true, open_vswitch: is_ovs, keeps_addresses: is_ovs, ..lab::Options::new(UES)? };
-    let (moves, mut gateways) = match gateway {
-        Some(program) => Moves::start_foreign(options, edge::SITES.len(), program)
-            .await
-            .context("docs/mec.md says what a program for --gateway must do, and how to build one")?,
-        None => (Moves::start(options, edge::SITES.len()).await?, Vec::new()),
+    let started = Moves::without_ues(options, edge::SITES.len(), foreign.gateway).await;
+    let (lab, mut gateways) = started.context(match foreign.gateway {
+        Some(_) => "docs/mec.md says what a program for --gateway must do, and how to build one",
+        None => "the network does not start",
+    })?;
+    let (moves, cell) = match foreign.mme {
+        Some(program) => {
+            let cell = Cell::start(&lab, program, UES)
+                .await
+                .context("docs/mec.md says what a program for --mme must do, and how to build one")?;
+            (Moves::of(lab, cell.ues()).await?, Some(cell))
+        }
+        None => (Moves::attach(lab, UES).await?, None),
     };
     step.done("attached");
     let steps = steps(&moves, &mut gateways, &progress, excused).await.with_context(|| moves.logs());
+    let left = match cell {
+        Some(cell) => cell.leave().await,
+        None => Ok(()),
+    };
     moves.stop().await?;
     let steps = steps?;
+    left?;
     let is_well = steps.iter().all(|step| step.is_well(excused));
     if as_json {
         output::json(&steps.iter().map(|step| step.json(excused)).collect::<Vec<_>>())?;
@@ -242,7 +266,8 @@ async fn steps(
         flows.push(Ends { from: server, to: user, address: (*ue, GAME_PORTS[0]).into() });
     }
     let (ue, space) = moves.ues.iter().next().context("no UE")?;
-    let download = Stream::start(moves.lab.dn(), space, (*ue, DOWNLOAD_PORT), DOWNLOAD_RATE).await?;
+    let rate = if excused == Excused::Few { DOWNLOAD_RATE_OVS } else { DOWNLOAD_RATE };
+    let download = Stream::start(moves.lab.dn(), space, (*ue, DOWNLOAD_PORT), rate).await?;
     let game = Traffic::start(flows, GAME_INTERVAL, GAME_OCTETS);
     let imsi = imsi_of(moves, *ue).await?;
     let mut running = Running { moves, gateways, ue: *ue, imsi, space: space.clone(), game, download };
