@@ -138,7 +138,20 @@ fn an_owner_that_sleeps_is_told_of_frames() {
     let mut poller = Poller::new().unwrap();
     poller.add(port.fd().unwrap(), 1).unwrap();
     let mut batch = Vector::new(64, 2048);
-    let all: Vec<u16> = (0..64).collect();
+    // Without asking the descriptor. The kernel of a busy machine hands frames over later than it takes them.
+    let mut receive = |port: &mut AfXdpPort, count: usize, echoes: bool| {
+        let (mut received, began) = (0, net::time::now_std());
+        while received < count && began.elapsed() < Duration::from_secs(5) {
+            let came = port.receive(&mut batch).unwrap();
+            received += came;
+            if echoes {
+                batch.frames_mut().for_each(|mut frame| reverse(frame.packet_mut()));
+                let all: Vec<u16> = (0..came as u16).collect();
+                assert_eq!(port.transmit(&mut batch, &all).packets, came);
+            }
+        }
+        assert_eq!(received, count);
+    };
     let send =
         |count| (0..count).for_each(|_| assert_eq!(socket.send_to(&[7; 40], "10.0.0.1:2152").unwrap(), 40));
     let mut is_told = |within_ms| {
@@ -149,23 +162,21 @@ fn an_owner_that_sleeps_is_told_of_frames() {
     for says in [false, true, true, true] {
         for (before, after) in [(1, 0), (0, 1), (1, 0), (3, 3)] {
             send(64);
-            assert_eq!(port.receive(&mut batch).unwrap(), 64);
-            batch.frames_mut().for_each(|mut frame| reverse(frame.packet_mut()));
-            assert_eq!(port.transmit(&mut batch, &all).packets, 64);
+            receive(&mut port, 64, true);
             send(before);
             if says {
                 port.before_sleep().unwrap();
             }
             send(after);
             assert!(is_told(5000), "{says}, {before} before, {after} after");
-            assert_eq!(port.receive(&mut batch).unwrap(), before + after);
+            receive(&mut port, before + after, false);
             assert!(!is_told(0), "there is nothing left");
         }
     }
     // Now it does not sleep.
     for _ in 0..2 {
         send(64);
-        assert_eq!(port.receive(&mut batch).unwrap(), 64);
+        receive(&mut port, 64, false);
     }
     send(1);
     assert!(!is_told(50), "nobody watches");
