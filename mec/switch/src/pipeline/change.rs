@@ -147,7 +147,7 @@ impl Pipeline {
 
     fn flow_mod(
         &mut self,
-        request: &FlowMod,
+        request: &mut FlowMod,
         pattern: Result<Pattern, Code>,
         now_ns: u64,
         progress: &mut Progress,
@@ -173,9 +173,10 @@ impl Pipeline {
         }
     }
 
+    /// Takes match and instructions out of the request.
     fn add(
         &mut self,
-        request: &FlowMod,
+        request: &mut FlowMod,
         pattern: Pattern,
         now_ns: u64,
         progress: &mut Progress,
@@ -203,13 +204,13 @@ impl Pipeline {
         let flow = Flow {
             table: request.table_id,
             priority: request.priority,
-            matching: request.matching.clone(),
+            matching: std::mem::take(&mut request.matching),
             pattern,
             cookie: request.cookie,
             idle_timeout_s: request.idle_timeout_s,
             hard_timeout_s: request.hard_timeout_s,
             flags: request.flags,
-            instructions: request.instructions.clone(),
+            instructions: std::mem::take(&mut request.instructions),
             since_ns: now_ns,
             counters,
             number,
