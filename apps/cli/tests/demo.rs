@@ -209,6 +209,14 @@ fn a_ue_is_moved_to_edges_and_back_while_it_talks() {
     assert!(steps.iter().all(|step| step["ok"] == true), "{steps:#?}\n{text}");
 }
 
+/// The same in 5G: the sessions of a UPF are moved.
+#[test]
+fn a_ue_of_5g_is_moved_to_edges_and_back_while_it_talks() {
+    let (steps, text) = moves(&["--5g"]);
+    steps.iter().for_each(assert_all_arrived);
+    assert!(steps.iter().all(|step| step["ok"] == true), "{steps:#?}\n{text}");
+}
+
 /// The same with Open vSwitch as both switches: packets may be overtaken, and a few lost, but the UE is served by one anchor at a time.
 #[test]
 fn a_ue_is_moved_by_open_vswitch() {

@@ -43,6 +43,7 @@ impl Moves {
     }
 
     /// Builds it without UEs. A program of another make may be the gateway of 4G in the center and at each site; these run, in this order.
+    /// Whether there is one decides about [`Options::foreign_gateway`].
     ///
     /// # Errors
     /// A part does not start.
@@ -151,7 +152,8 @@ impl Moves {
             let known = lab.controller("GET", "/v1/replication", None).await?;
             Ok(known["anchors"][0]["ues"] == ues.len())
         })
-        .await?;
+        .await
+        .with_context(|| lab.log("controller"))?;
         Ok(Moves { lab, simulator: None, ues })
     }
 

@@ -50,6 +50,9 @@ pub struct Args {
     /// With --move: what switches on N3 and N6.
     #[arg(long, value_enum, default_value_t = moving::Switch::Godwit, requires = "moves")]
     switch: moving::Switch,
+    /// With --move: a network of 5G, whose UPF's sessions are moved, instead of one of 4G.
+    #[arg(long = "5g", requires = "moves", conflicts_with_all = ["switch", "gateway", "mme"])]
+    is_5g: bool,
     /// With --move: the gateways in the center and at the edge hosts are this program, started as `PROGRAM spgw -gtpc ADDR:2123 -gtpu ADDR:2152
     /// -pool POOL -tun gw0`. docs/mec.md says how to build one of go-gtp. UEs get addresses out of the pool of each, which Open vSwitch could
     /// not translate.
@@ -82,8 +85,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     if args.moves {
-        let foreign = moving::Foreign { gateway: args.gateway.as_deref(), mme: args.mme.as_deref() };
-        let is_well = runtime.block_on(moving::show(args.json, args.switch, foreign))?;
+        let network = moving::Network {
+            is_5g: args.is_5g,
+            switch: args.switch,
+            gateway: args.gateway.as_deref(),
+            mme: args.mme.as_deref(),
+        };
+        let is_well = runtime.block_on(moving::show(args.json, network))?;
         return Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) });
     }
     let checks = runtime.block_on(show(pcap))?;

@@ -70,11 +70,13 @@ impl Cell {
     /// # Errors
     /// The gateway refuses, so it has lost a session.
     pub(super) async fn leave(mut self) -> anyhow::Result<()> {
+        let mut left = Ok(());
         for Ue { imsi, .. } in &self.ues {
-            accepted(self.mme.ask(json!({"do": "detach", "imsi": imsi})).await?)
-                .with_context(|| format!("detach imsi-{imsi}"))?;
+            let answer = self.mme.ask(json!({"do": "detach", "imsi": imsi})).await;
+            let detached = answer.and_then(accepted).with_context(|| format!("detach imsi-{imsi}"));
+            left = left.and(detached.map(drop));
         }
-        Ok(())
+        left
     }
 }
 

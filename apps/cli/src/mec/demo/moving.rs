@@ -1,20 +1,22 @@
 //! `godwit mec demo --move`: a UE is moved to an edge host, back, and from one edge host to another, while it downloads, pings and plays.
 //!
-//! All parts are real processes: a gateway of 4G with its UPF, two edge hosts on which the orchestrator starts such anchors, the agents
-//! beside them, the controller, and the switches on N3 (S1-U) and N6 (SGi). eNB and MME are simulated, and know of no move. What arrived is
-//! counted at the far ends. A UE that stays where it is shows what the machine itself does to gaps. With `--gateway` another program is the
-//! gateway in the center and at both edge hosts, where it runs all the time. With `--mme` another program is the MME ([`Cell`]).
+//! The network is one of 4G, with `--5g` one of 5G. Gateway or core, the anchors that the orchestrator starts on two edge hosts, the agents beside
+//! them, the controller, and the switches on N3 (S1-U) and N6 (SGi) are processes of their own. The simulator is base station and UEs, in 4G the
+//! MME as well; they know of no move. With `--gateway` another program is the gateway in the center and at both edge hosts, where it runs all the
+//! time; with `--mme` another one is the MME, and the base station is in this process ([`Cell`]).
+//!
+//! What arrived is counted at the far ends. A UE that stays where it is shows what the machine itself does to gaps.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
 use anyhow::Context as _;
-use lab::edge;
 use lab::moves::{Moves, ORIGIN, took_ms};
 use lab::peer::Peer;
 use lab::stream::{Stream, Tcp};
 use lab::traffic::{self, Counts, Ends, Found, Traffic};
+use lab::{Lab, edge};
 use net::netns::NetNs;
 use net::time::{self, Duration};
 use output::Table;
@@ -33,12 +35,16 @@ pub(super) enum Switch {
     Ovs,
 }
 
-/// Programs of another make.
+/// What the network is made of.
 #[derive(Clone, Copy)]
-pub(super) struct Foreign<'a> {
-    /// The gateway in the center and at both edge hosts.
+pub(super) struct Network<'a> {
+    /// UPF and SMF instead of gateways and MME.
+    pub is_5g: bool,
+    /// Both switches.
+    pub switch: Switch,
+    /// A program of another make that is the gateway in the center and at both edge hosts.
     pub gateway: Option<&'a Path>,
-    /// The MME.
+    /// One that is the MME.
     pub mme: Option<&'a Path>,
 }
 
@@ -61,8 +67,9 @@ const UES: u32 = 2;
 const GAME_INTERVAL: Duration = Duration::from_millis(2);
 const GAME_OCTETS: usize = 120;
 const GAME_PORTS: [u16; 2] = [5000, 6000];
-/// The download: octets per second, and the UE's port. A socket of Open vSwitch has room for some 100 packets, which last a tenth of a second then.
+/// The download: octets per second, and the UE's port.
 const DOWNLOAD_RATE: u64 = 5_000_000;
+/// With Open vSwitch: a socket of it has room for some 100 packets, which last a tenth of a second at this rate.
 const DOWNLOAD_RATE_OVS: u64 = 1_000_000;
 const DOWNLOAD_PORT: u16 = 5001;
 /// Echo requests in a step, and their interval in seconds.
@@ -167,44 +174,60 @@ fn milliseconds(duration: Duration) -> f64 {
 ///
 /// # Errors
 /// A part does not start, or a move does not end well.
-pub(super) async fn show(as_json: bool, switch: Switch, foreign: Foreign<'_>) -> anyhow::Result<bool> {
-    let excused = match (switch, foreign.gateway) {
+pub(super) async fn show(as_json: bool, network: Network<'_>) -> anyhow::Result<bool> {
+    let Network { is_5g, switch, gateway, mme } = network;
+    let excused = match (switch, gateway) {
         (Switch::Ovs, _) => Excused::Few,
         (Switch::Godwit, Some(_)) => Excused::OvertakenUplink,
         (Switch::Godwit, None) => Excused::Nothing,
     };
     let progress = Progress::new();
-    let step = progress.step("gateway, controller, two switches, orchestrator, two edge hosts, UEs");
+    let step = progress.step("core, controller, two switches, orchestrator, two edge hosts, UEs");
     let is_ovs = switch == Switch::Ovs;
-    let options =
-        lab::Options { epc: true, open_vswitch: is_ovs, keeps_addresses: is_ovs, ..lab::Options::new(UES)? };
-    let started = Moves::without_ues(options, edge::SITES.len(), foreign.gateway).await;
-    let (lab, mut gateways) = started.context(match foreign.gateway {
+    let options = lab::Options {
+        epc: !is_5g,
+        open_vswitch: is_ovs,
+        keeps_addresses: is_ovs,
+        ..lab::Options::new(UES)?
+    };
+    let started = Moves::without_ues(options, edge::SITES.len(), gateway).await;
+    let (lab, mut gateways) = started.with_context(|| match gateway {
         Some(_) => "docs/mec.md says what a program for --gateway must do, and how to build one",
         None => "the network does not start",
     })?;
-    let (moves, cell) = match foreign.mme {
-        Some(program) => {
-            let cell = Cell::start(&lab, program, UES)
-                .await
-                .context("docs/mec.md says what a program for --mme must do, and how to build one")?;
-            (Moves::of(lab, cell.ues()).await?, Some(cell))
-        }
+    let (moves, cell) = match mme {
+        Some(program) => attached_by(lab, program)
+            .await
+            .context("docs/mec.md says what a program for --mme must do, and how to build one")?,
         None => (Moves::attach(lab, UES).await?, None),
     };
     step.done("attached");
-    let steps = steps(&moves, &mut gateways, &progress, excused).await.with_context(|| moves.logs());
+    let rate = if is_ovs { DOWNLOAD_RATE_OVS } else { DOWNLOAD_RATE };
+    let steps = steps(&moves, &mut gateways, &progress, excused, rate).await.with_context(|| moves.logs());
     let left = match cell {
         Some(cell) => cell.leave().await,
         None => Ok(()),
     };
-    moves.stop().await?;
+    let stopped = moves.stop().await;
     let steps = steps?;
-    left?;
     let is_well = steps.iter().all(|step| step.is_well(excused));
+    print(&steps, excused, as_json)?;
+    left?;
+    stopped?;
+    Ok(is_well)
+}
+
+/// UEs of another MME.
+async fn attached_by(lab: Lab, mme: &Path) -> anyhow::Result<(Moves, Option<Cell>)> {
+    let cell = Cell::start(&lab, mme, UES).await?;
+    Ok((Moves::of(lab, cell.ues()).await?, Some(cell)))
+}
+
+/// Shows what became of the traffic.
+fn print(steps: &[Step], excused: Excused, as_json: bool) -> anyhow::Result<()> {
     if as_json {
         output::json(&steps.iter().map(|step| step.json(excused)).collect::<Vec<_>>())?;
-        return Ok(is_well);
+        return Ok(());
     }
     let mut table = Table::new(&[
         "step",
@@ -217,10 +240,10 @@ pub(super) async fn show(as_json: bool, switch: Switch, foreign: Foreign<'_>) ->
         "MB",
         "served by",
     ]);
-    for step in &steps {
+    for step in steps {
         table.row(step.row());
     }
-    let verdict = match (is_well, excused) {
+    let verdict = match (steps.iter().all(|step| step.is_well(excused)), excused) {
         (true, Excused::Nothing) => "nothing was lost, doubled or overtaken",
         (true, Excused::OvertakenUplink) => {
             "nothing was lost or doubled, nor overtaken downlink; uplink the gateways themselves may let packets overtake others"
@@ -231,16 +254,21 @@ pub(super) async fn show(as_json: bool, switch: Switch, foreign: Foreign<'_>) ->
         (false, _) => "NOT ALL IS WELL: the steps above say where, the table says what",
     };
     output::text(&format!("\n{}\n{verdict}\n", table.render()))?;
-    Ok(is_well)
+    Ok(())
+}
+
+/// Gateways of another make: in the center and at each edge host.
+struct Gateways<'a> {
+    all: &'a mut [Peer],
+    /// By which they know the UE that is moved.
+    imsi: String,
 }
 
 /// What runs all the time.
 struct Running<'a> {
     moves: &'a Moves,
-    /// Those of another make: in the center and at each edge host.
-    gateways: &'a mut [Peer],
     ue: Ipv4Addr,
-    imsi: String,
+    gateways: Option<Gateways<'a>>,
     space: NetNs,
     game: Traffic,
     download: Stream,
@@ -251,6 +279,7 @@ async fn steps(
     gateways: &mut [Peer],
     progress: &Progress,
     excused: Excused,
+    rate: u64,
 ) -> anyhow::Result<Vec<Step>> {
     let [first, second] = &edge::SITES;
     let mut flows = Vec::new();
@@ -266,11 +295,13 @@ async fn steps(
         flows.push(Ends { from: server, to: user, address: (*ue, GAME_PORTS[0]).into() });
     }
     let (ue, space) = moves.ues.iter().next().context("no UE")?;
-    let rate = if excused == Excused::Few { DOWNLOAD_RATE_OVS } else { DOWNLOAD_RATE };
     let download = Stream::start(moves.lab.dn(), space, (*ue, DOWNLOAD_PORT), rate).await?;
     let game = Traffic::start(flows, GAME_INTERVAL, GAME_OCTETS);
-    let imsi = imsi_of(moves, *ue).await?;
-    let mut running = Running { moves, gateways, ue: *ue, imsi, space: space.clone(), game, download };
+    let gateways = match gateways {
+        [] => None,
+        all => Some(Gateways { all, imsi: imsi_of(moves, *ue).await? }),
+    };
+    let mut running = Running { moves, ue: *ue, gateways, space: space.clone(), game, download };
     let all = [
         ("nothing is moved", None, edge::CENTRAL),
         ("to the edge", Some(first.host), first.anchor),
@@ -352,23 +383,10 @@ impl Running<'_> {
     }
 
     async fn counted(&mut self) -> anyhow::Result<Counted> {
-        if self.gateways.is_empty() {
-            self.counted_by_upfs().await
-        } else {
-            Ok(self.counted_by_gateways().await)
+        match &mut self.gateways {
+            Some(gateways) => Ok(gateways.counted().await),
+            None => self.counted_by_upfs().await,
         }
-    }
-
-    async fn counted_by_gateways(&mut self) -> Counted {
-        let names = std::iter::once(edge::CENTRAL).chain(edge::SITES.iter().map(|site| site.anchor));
-        let mut all = Counted::new();
-        for (name, gateway) in names.zip(self.gateways.iter_mut()) {
-            // A gateway that does not have the UE refuses.
-            let answer = gateway.ask(json!({"do": "bearers", "imsi": self.imsi})).await.unwrap_or_default();
-            let bearers = answer["bearers"].as_object().into_iter().flatten();
-            all.insert(name, bearers.map(|(_, bearer)| both_ways(|way| bearer[way].as_u64())).sum());
-        }
-        all
     }
 
     async fn counted_by_upfs(&self) -> anyhow::Result<Counted> {
@@ -382,6 +400,20 @@ impl Running<'_> {
             all.insert(site.anchor, packets(&sessions, |_| true));
         }
         Ok(all)
+    }
+}
+
+impl Gateways<'_> {
+    async fn counted(&mut self) -> Counted {
+        let names = std::iter::once(edge::CENTRAL).chain(edge::SITES.iter().map(|site| site.anchor));
+        let mut all = Counted::new();
+        for (name, gateway) in names.zip(self.all.iter_mut()) {
+            // A gateway that does not have the UE refuses.
+            let answer = gateway.ask(json!({"do": "bearers", "imsi": self.imsi})).await.unwrap_or_default();
+            let bearers = answer["bearers"].as_object().into_iter().flatten();
+            all.insert(name, bearers.map(|(_, bearer)| both_ways(|way| bearer[way].as_u64())).sum());
+        }
+        all
     }
 }
 
