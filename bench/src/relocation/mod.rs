@@ -5,8 +5,9 @@
 //! | `plain` | the state is copied, the packets are diverted; nothing waits |
 //! | `ordered` | as `plain`; packets of the new way wait until those of the old one have arrived |
 //! | `warm` | as `ordered`, of a UE whose state is at the host already |
+//! | `n4_plain`, `n4_ordered`, `n4_warm` | the same in 5G, of a UPF's session over N4 |
 //!
-//! One lab ([`Moves`]) has all parts as processes of their own. A UE is moved to and fro while numbered packets and a TCP connection run each way; those of
+//! A lab ([`Moves`]) of 4G, then one of 5G, has all parts as processes of their own. A UE is moved to and fro while numbered packets and a TCP connection run each way; those of
 //! another UE, which stays, are sent in the same instants by the same thread. So what a move adds is the difference of two flows at one time, not
 //! of two times of a shared machine. Each move has a *window* from some time before it until some time after it.
 
@@ -25,7 +26,6 @@ use serde_json::{Value, json};
 use crate::Options;
 use crate::plot::Panel;
 use crate::progress::Progress;
-use crate::ran::panels::of;
 use crate::result::Experiment;
 use crate::samples::{Axes, Results};
 
@@ -44,28 +44,71 @@ const TCP_PORTS: [u16; 2] = [6100, 5100];
 const BEFORE: Duration = Duration::from_millis(100);
 const AFTER: Duration = Duration::from_millis(300);
 
-/// A way to move.
+/// How a move is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Scheme {
+enum Manner {
     Plain,
     Ordered,
     Warm,
 }
 
-impl Scheme {
-    const ALL: [Scheme; 3] = [Scheme::Plain, Scheme::Ordered, Scheme::Warm];
+const MANNERS: [Manner; 3] = [Manner::Plain, Manner::Ordered, Manner::Warm];
+
+/// A kind of network.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Network {
+    /// 4G: copies are made over S11.
+    Epc,
+    /// 5G: over N4.
+    FiveG,
+}
+
+impl Network {
+    const ALL: [Network; 2] = [Network::Epc, Network::FiveG];
 
     fn name(self) -> &'static str {
         match self {
-            Scheme::Plain => "plain",
-            Scheme::Ordered => "ordered",
-            Scheme::Warm => "warm",
+            Network::Epc => "4G",
+            Network::FiveG => "5G",
         }
+    }
+
+    /// What names of its series and figures begin with.
+    fn prefix(self) -> &'static str {
+        match self {
+            Network::Epc => "",
+            Network::FiveG => N4,
+        }
+    }
+
+    fn schemes(self) -> [Scheme; 3] {
+        MANNERS.map(|manner| Scheme { network: self, manner })
+    }
+}
+
+/// What names of 5G's series and figures begin with.
+const N4: &str = "n4_";
+
+/// Moves that are compared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Scheme {
+    network: Network,
+    manner: Manner,
+}
+
+impl Scheme {
+    fn name(self) -> String {
+        let manner = match self.manner {
+            Manner::Plain => "plain",
+            Manner::Ordered => "ordered",
+            Manner::Warm => "warm",
+        };
+        format!("{}{manner}", self.network.prefix())
     }
 
     /// Whether packets keep their order.
     fn is_ordered(self) -> bool {
-        self != Scheme::Plain
+        self.manner != Manner::Plain
     }
 
     /// Further members of the request.
@@ -110,43 +153,60 @@ pub async fn run(options: &Options) -> anyhow::Result<Experiment> {
     experiment.param("realtime_workers", true);
     experiment.param("build", if cfg!(debug_assertions) { "debug" } else { "release" });
     let mut progress = Progress::new("relocation");
-    progress.say("starting the network");
-    let rig = Rig::start().await?;
     let mut results = Results::default();
+    for network in Network::ALL {
+        let made = moves_of(network, rounds, &mut progress, &mut results, &mut experiment).await;
+        // What the other network has shown is kept.
+        let detail = made.as_ref().map_or_else(|error| format!("{error:#}"), |()| format!("{rounds} rounds"));
+        experiment.check(&format!("{}: all moves were made", network.name()), made.is_ok(), detail);
+    }
+    summary::summarise(&mut experiment, &results);
+    experiment.series = results.into_series();
+    Ok(experiment)
+}
+
+/// All moves in one network.
+async fn moves_of(
+    network: Network,
+    rounds: usize,
+    progress: &mut Progress,
+    results: &mut Results,
+    experiment: &mut Experiment,
+) -> anyhow::Result<()> {
+    let (name, schemes) = (network.name(), network.schemes());
+    progress.say(&format!("starting the network of {name}"));
+    let rig = Rig::start(network).await?;
     // Caches fill, and link-layer addresses become known.
-    for scheme in Scheme::ALL {
+    for scheme in schemes {
         rig.there_and_back(scheme).await?;
     }
     for round in 0..rounds {
-        progress.say(&format!("round {} of {rounds}", round + 1));
+        progress.say(&format!("{name}: round {} of {rounds}", round + 1));
         let mut windows = Vec::new();
-        for turn in 0..Scheme::ALL.len() {
+        for turn in 0..schemes.len() {
             // Who begins changes every round.
-            let scheme = Scheme::ALL[(round + turn) % Scheme::ALL.len()];
-            windows.extend(rig.there_and_back(scheme).await?);
+            windows.extend(rig.there_and_back(schemes[(round + turn) % schemes.len()]).await?);
         }
         rig.packets.settle().await;
         for window in &windows {
-            rig.enter(&mut results, window);
+            rig.enter(results, window);
         }
     }
     for (way, stream) in WAYS.iter().zip(&rig.tcp) {
         let outcome = stream.delivered();
         let detail =
             outcome.as_ref().map_or_else(|error| format!("{error:#}"), |octets| format!("{octets} octets"));
-        let name = format!("a TCP connection {way} has lived through all moves, and every octet is right");
-        experiment.check(&name, outcome.is_ok(), detail);
+        let check =
+            format!("{name}: a TCP connection {way} has lived through all moves, and every octet is right");
+        experiment.check(&check, outcome.is_ok(), detail);
     }
-    rig.stop().await?;
-    summary::summarise(&mut experiment, &results);
-    experiment.series = results.into_series();
-    Ok(experiment)
+    rig.stop().await
 }
 
 impl Rig {
-    async fn start() -> anyhow::Result<Rig> {
-        let moves =
-            Moves::start(lab::Options { epc: true, realtime: true, ..lab::Options::new(2)? }, 1).await?;
+    async fn start(network: Network) -> anyhow::Result<Rig> {
+        let options = lab::Options { epc: network == Network::Epc, realtime: true, ..lab::Options::new(2)? };
+        let moves = Moves::start(options, 1).await?;
         let mut flows = Vec::new();
         for (ue, space) in &moves.ues {
             let user = traffic::bind(space, *ue, PORTS[0])?;
@@ -176,7 +236,7 @@ impl Rig {
     /// A move to the edge host, and one back. Nothing is left there.
     async fn there_and_back(&self, scheme: Scheme) -> anyhow::Result<[Window; 2]> {
         let host = edge::SITES[0].host;
-        if scheme == Scheme::Warm {
+        if scheme.manner == Manner::Warm {
             self.moves.carry(&[self.ue], host, &json!({"warm": true})).await?;
         }
         let there = self.window(scheme, 0, host).await?;
@@ -237,12 +297,23 @@ fn longest_delay_ms(found: &Found) -> f64 {
 
 /// What is drawn.
 pub fn panels(experiment: &Experiment) -> Vec<Panel> {
-    let panels = [
-        of(experiment, "longest gap beyond that of a UE that stays", "", ".gap_excess"),
-        of(experiment, "longest delay beyond that of a UE that stays", "", ".delay_added"),
-        of(experiment, "time of a move, from the request on", "", ".took"),
-        of(experiment, "packets overtaken", "", ".reordered"),
-        of(experiment, "segments that TCP has sent again", "", ".retransmitted"),
+    let all = [
+        ("longest gap beyond that of a UE that stays", ".gap_excess"),
+        ("longest delay beyond that of a UE that stays", ".delay_added"),
+        ("time of a move, from the request on", ".took"),
+        ("packets overtaken", ".reordered"),
+        ("segments that TCP has sent again", ".retransmitted"),
     ];
-    panels.into_iter().filter(|panel| !panel.is_empty()).collect()
+    let of = |network: Network, title: &str, suffix: &str| {
+        let line = |series: &str| {
+            let name = match network {
+                Network::Epc => Some(series).filter(|series| !series.starts_with(N4)),
+                Network::FiveG => series.strip_prefix(N4),
+            };
+            Some(name?.strip_suffix(suffix)?.to_owned())
+        };
+        Panel::of(experiment, &format!("{}: {title}", network.name()), line)
+    };
+    let both = |network| all.map(|(title, suffix)| of(network, title, suffix));
+    Network::ALL.into_iter().flat_map(both).filter(|panel| !panel.is_empty()).collect()
 }

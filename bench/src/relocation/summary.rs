@@ -1,6 +1,6 @@
 //! Figures and checks of `relocation`.
 
-use super::{DIRECTIONS, Scheme, WAYS};
+use super::{DIRECTIONS, Network, Scheme, WAYS};
 use crate::result::Experiment;
 use crate::samples::Results;
 use crate::stats::{median, quantile};
@@ -17,8 +17,14 @@ const SUMS: [(&str, &str); 6] = [
 
 /// Enters figures and checks.
 pub(super) fn summarise(experiment: &mut Experiment, results: &Results) {
+    for network in Network::ALL {
+        summarise_one(experiment, results, network);
+    }
+}
+
+fn summarise_one(experiment: &mut Experiment, results: &Results, network: Network) {
     let mut all_stay = 0.0;
-    for scheme in Scheme::ALL {
+    for scheme in network.schemes() {
         let name = scheme.name();
         for way in WAYS {
             for (figure, series) in SUMS {
@@ -45,22 +51,28 @@ pub(super) fn summarise(experiment: &mut Experiment, results: &Results) {
     }
     // The goals are about moves in order, both ways and both directions, copied before or not.
     let ordered = |series: &str| -> Vec<f64> {
-        let schemes = Scheme::ALL.into_iter().filter(|scheme| scheme.is_ordered());
+        let schemes = network.schemes().into_iter().filter(|scheme| scheme.is_ordered());
         let all = schemes.flat_map(|scheme| WAYS.map(|way| of_directions(results, scheme, way, series)));
         all.flatten().collect()
     };
+    let mut enter = |figure: &str, value| {
+        experiment.ratios.insert(format!("{}{figure}", network.prefix()), value);
+    };
     for (goal, series) in SUMS {
-        experiment.ratios.insert(goal.to_owned(), ordered(series).iter().sum());
+        enter(goal, ordered(series).iter().sum());
     }
-    experiment.ratios.insert("gap_excess_ms_p99".to_owned(), quantile(&ordered("gap_excess"), 0.99));
-    experiment.ratios.insert("gap_excess_ms_p50".to_owned(), median(&ordered("gap_excess")));
-    experiment.ratios.insert("delay_added_ms_p99".to_owned(), quantile(&ordered("delay_added"), 0.99));
+    enter("gap_excess_ms_p99", quantile(&ordered("gap_excess"), 0.99));
+    enter("gap_excess_ms_p50", median(&ordered("gap_excess")));
+    enter("delay_added_ms_p99", quantile(&ordered("delay_added"), 0.99));
+    let name = network.name();
     for what in ["lost", "duplicated", "reordered"] {
         let sum: f64 = ordered(what).iter().sum();
-        experiment.check(&format!("no packet is {what} by a move in order"), sum == 0.0, format!("{sum}"));
+        let check = format!("{name}: no packet is {what} by a move in order");
+        experiment.check(&check, sum == 0.0, format!("{sum}"));
     }
-    let detail = format!("{all_stay} packets");
-    experiment.check("nothing happens to the UE that stays", all_stay == 0.0, detail);
+    let (check, detail) =
+        (format!("{name}: nothing happens to the UE that stays"), format!("{all_stay} packets"));
+    experiment.check(&check, all_stay == 0.0, detail);
 }
 
 /// The samples of one way, there and back.
