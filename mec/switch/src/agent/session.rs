@@ -16,7 +16,7 @@ use super::bundle::Bundles;
 use super::multipart::Answer;
 use super::peer::Peer;
 use crate::core::Switch;
-use crate::pipeline::Change;
+use crate::pipeline::{Change, Ready};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// A hello must have come by then.
@@ -337,7 +337,7 @@ impl Session {
     }
 
     fn change(&self, change: Change) -> Result<(), Code> {
-        self.switch.commit(&[change]).map_err(|failed| failed.code)
+        self.switch.commit_ready(&mut [Ready::new(change)]).map_err(|failed| failed.code)
     }
 
     fn packet_out(&self, request: PacketOut) -> Result<(), Code> {

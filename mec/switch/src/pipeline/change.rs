@@ -38,7 +38,7 @@ impl Ready {
         Ready { change, pattern }
     }
 
-    /// The change itself.
+    /// The change itself. When it was made, an entry has its match and its instructions.
     pub fn change(&self) -> &Change {
         &self.change
     }
