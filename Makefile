@@ -3,9 +3,11 @@
 CARGO ?= cargo
 DEMO_ARGS ?=
 
-# What continuous integration builds, it builds once: what the compiler keeps for the next change would only fill the disk.
+# What continuous integration builds, it builds once: what the compiler keeps for the next change would only fill the disk, and a crate in many pieces,
+# of which the next change compiles one, takes longer than one in one piece.
 ifdef CI
 export CARGO_INCREMENTAL = 0
+export CARGO_PROFILE_DEV_CODEGEN_UNITS = 1
 endif
 
 .DEFAULT_GOAL := help
@@ -22,7 +24,7 @@ demo: setup-demo build  ## a network on this machine: UEs register, ping and dow
 	target/release/godwit demo $(DEMO_ARGS)
 
 build:  ## the binary, target/release/godwit
-	@test -e target/release/godwit || echo 'build: the first time takes 10 to 25 minutes of processor time: 5 to 12 minutes on two cores'
+	@test -e target/release/godwit || echo 'build: the first time takes 8 to 22 minutes of processor time: 4 to 11 minutes on two cores'
 	$(CARGO) build --release --locked --package cli $(if $(XDP),--features cli/clang)
 
 bench: setup-bench build  ## the experiments, target/release/godwit-bench, which `godwit bench` starts; with DPDK and clang where they are installed
