@@ -1,24 +1,22 @@
 //! Numbered packets of users that come and go: what was lost, doubled or overtaken, and the longest time without one.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use lab::traffic;
 use net::netns::NetNs;
 use net::time::{self, Duration, Instant};
-use net::udp;
 
 /// Packets in a millisecond each way.
 const RATE: u64 = 2;
 
-/// A socket of a namespace, with room for what arrives while threads of a busy machine wait.
-pub(crate) fn bind(space: &NetNs, address: Ipv4Addr, port: u16) -> io::Result<UdpSocket> {
-    let options = udp::Options { receive_buffer: Some(8 << 20), ..udp::Options::default() };
-    let socket: UdpSocket = space.enter(|| udp::bind_std((address, port).into(), options))??;
-    socket.set_nonblocking(false)?;
+/// A socket of a namespace, for threads that wait for packets.
+pub(crate) fn bind(space: &NetNs, address: Ipv4Addr, port: u16) -> Result<UdpSocket, String> {
+    let socket = traffic::bind(space, address, port).map_err(|error| format!("{error:#}"))?;
+    socket.set_nonblocking(false).map_err(|error| error.to_string())?;
     Ok(socket)
 }
 
