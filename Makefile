@@ -24,7 +24,7 @@ demo: setup-demo build  ## a network on this machine: UEs register, ping and dow
 	target/release/godwit demo $(DEMO_ARGS)
 
 build:  ## the binary, target/release/godwit
-	@test -e target/release/godwit || echo 'build: the first time takes 8 to 22 minutes of processor time: 4 to 11 minutes on two cores'
+	@test -e target/release/godwit || echo 'build: the first time takes up to 22 minutes of processor time: 11 minutes on two slow cores'
 	$(CARGO) build --release --locked --package cli $(if $(XDP),--features cli/clang)
 
 bench: setup-bench build  ## the experiments, target/release/godwit-bench, which `godwit bench` starts; with DPDK and clang where they are installed

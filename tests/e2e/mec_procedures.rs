@@ -23,9 +23,17 @@ const COMES: Duration = Duration::from_secs(10);
 /// So rarely does the orchestrator look that no look helps a test.
 const NO_LOOK_MS: u64 = 600_000;
 /// Downlink packets that may be lost when a UE leaves a base station or a bearer: the UE does so when the original anchor says that it has sent the
-/// last packet (End Marker), and the anchor at the edge is told a moment later, which on a busy machine is some ten ms. One that is not told loses all
-/// until the next look.
-const LEFT_EARLY: usize = 100;
+/// last packet (End Marker), and the anchor at the edge is told a moment later. Half of the times it is at most so many.
+const LEFT_EARLY: usize = 20;
+/// And never more than these, which are 100 ms: one that is not told loses all until the next look.
+const LEFT_EARLY_AT_MOST: usize = 100;
+
+/// Checks what was lost each time that a UE left a base station or a bearer. A busy machine may be late at times, not always.
+fn assert_few_left_early(mut lost: Vec<usize>) {
+    lost.sort_unstable();
+    let middle = lost[(lost.len() - 1) / 2];
+    assert!(middle <= LEFT_EARLY && lost.iter().all(|lost| *lost <= LEFT_EARLY_AT_MOST), "{lost:?}");
+}
 
 /// A UE that follows its base station is moved to the host next to it, and back; one that does not is diverted at the new one.
 #[tokio::test(flavor = "multi_thread")]
@@ -34,6 +42,7 @@ async fn ues_hand_over_at_the_edge() {
     world.moved(&[0], SITES[0].host, json!({"follow": true})).await;
     world.moved(&[1], SITES[0].host, json!({})).await;
     world.settled_as(&[1, 1]).await;
+    let mut left_early = Vec::new();
     for (enb, expected) in [(1, [2, 1]), (0, [1, 1])] {
         let first = world.traffic().next();
         for ue in &world.ues {
@@ -42,17 +51,18 @@ async fn ues_hand_over_at_the_edge() {
         world.settled_as(&expected).await;
         // Both gateways at the edge gave other addresses. The first UE is moved between them without order.
         for (found, (port, ue)) in world.found(first).await.into_iter().zip(&world.ports) {
-            let few = match (*port >= DN_PORT, *ue) {
-                (true, _) => 0,
-                (false, 1) => LEFT_EARLY,
-                (false, _) => usize::MAX,
-            };
-            assert!(found.lost <= few && found.doubled == 0, "eNB {enb}: {found:?} to port {port}");
+            let is_downlink = *port < DN_PORT;
+            left_early.extend((is_downlink && *ue == 1).then_some(found.lost));
+            assert!(
+                (is_downlink || found.lost == 0) && found.doubled == 0,
+                "eNB {enb}: {found:?} to port {port}"
+            );
         }
         let after = world.traffic().next();
         time::sleep(WINDOW).await;
         world.all_came(after, "at the new eNB").await;
     }
+    assert_few_left_early(left_early);
     world.moved(&[0, 1], ORIGIN, json!({})).await;
     world.settled_as(&[0, 0]).await;
     world.stop().await;
@@ -68,7 +78,7 @@ async fn nobody_waits_for_a_look_at_the_edge() {
     world.settled_as(&[1, 1]).await;
     time::sleep(2 * OLD_WAYS).await;
     let bearer = Do::AskForBearer(DN_PORT + DEDICATED);
-    let mut had_bearer = false;
+    let (mut had_bearer, mut left_early) = (false, Vec::new());
     let what = [Do::HandOver(1), Do::HandOver(0), bearer, Do::HandOver(1), Do::GetRate(400_000)];
     for what in what.into_iter().chain([Do::HandOver(0), Do::GiveBearerBack, Do::HandOver(1)]) {
         let (first, before) = (world.traffic().next(), world.come.counts().await);
@@ -85,9 +95,10 @@ async fn nobody_waits_for_a_look_at_the_edge() {
                 count(&after) - count(&before)
             };
             let context = format!("{what:?}: port {port} of UE {ue}: {found:?}");
-            let is_left_early = matches!(what, Do::HandOver(_) | Do::GiveBearerBack) && *ue == 0;
-            let few = if is_left_early && *port < DN_PORT { LEFT_EARLY } else { 0 };
-            assert!(found.lost <= few && found.doubled == 0, "{context}");
+            let is_leaving = matches!(what, Do::HandOver(_) | Do::GiveBearerBack) && *ue == 0;
+            let may_leave_early = is_leaving && *port < DN_PORT;
+            left_early.extend(may_leave_early.then_some(found.lost));
+            assert!((may_leave_early || found.lost == 0) && found.doubled == 0, "{context}");
             // What a UE sends in a bearer of which the diversion does not know goes by the original anchor, which has it.
             let is_known = *port != DN_PORT + DEDICATED || !had_bearer;
             assert!(
@@ -98,6 +109,7 @@ async fn nobody_waits_for_a_look_at_the_edge() {
         }
         had_bearer &= !matches!(what, Do::GiveBearerBack);
     }
+    assert_few_left_early(left_early);
     // From here on it looks again, and finds that UEs have left.
     edit(&world.lab, "orchestrator", |own| own["times"]["look_ms"] = json!(LOOK_MS));
     world.lab.kill("orchestrator").await.unwrap();

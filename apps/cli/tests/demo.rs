@@ -201,20 +201,23 @@ fn assert_all_arrived(step: &Value) {
     assert!(step["tcp"]["octets"].as_u64().unwrap() > 0, "{step:#}");
 }
 
+/// With these options all steps are well, and nothing was lost or doubled.
+fn nothing_is_lost(options: &[&str]) {
+    let (steps, text) = moves(options);
+    steps.iter().for_each(assert_all_arrived);
+    assert!(steps.iter().all(|step| step["ok"] == true), "{steps:#?}\n{text}");
+}
+
 /// `godwit mec demo --move`: a UE is moved with its sessions while it downloads, pings and plays; nothing is lost (MEO-1 to MEO-6, EV-9).
 #[test]
 fn a_ue_is_moved_to_edges_and_back_while_it_talks() {
-    let (steps, text) = moves(&[]);
-    steps.iter().for_each(assert_all_arrived);
-    assert!(steps.iter().all(|step| step["ok"] == true), "{steps:#?}\n{text}");
+    nothing_is_lost(&[]);
 }
 
 /// The same in 5G: the sessions of a UPF are moved.
 #[test]
 fn a_ue_of_5g_is_moved_to_edges_and_back_while_it_talks() {
-    let (steps, text) = moves(&["--5g"]);
-    steps.iter().for_each(assert_all_arrived);
-    assert!(steps.iter().all(|step| step["ok"] == true), "{steps:#?}\n{text}");
+    nothing_is_lost(&["--5g"]);
 }
 
 /// The same with Open vSwitch as both switches: packets may be overtaken, and a few lost, but the UE is served by one anchor at a time.
@@ -231,9 +234,7 @@ fn a_ue_is_moved_between_go_gtps_gateways() {
     if !gogtp::is_possible() {
         return;
     }
-    let (steps, text) = moves(&["--gateway", gogtp::program().unwrap().to_str().unwrap()]);
-    steps.iter().for_each(assert_all_arrived);
-    assert!(steps.iter().all(|step| step["ok"] == true), "{steps:#?}\n{text}");
+    nothing_is_lost(&["--gateway", gogtp::program().unwrap().to_str().unwrap()]);
 }
 
 /// The same with go-gtp's MME as well: it keeps tunnels and TEIDs, wherever its UE is, and its UEs leave at the end. Left out where Go is missing.
@@ -243,9 +244,7 @@ fn a_ue_of_go_gtps_mme_is_moved_between_go_gtps_gateways() {
         return;
     }
     let program = gogtp::program().unwrap().to_str().unwrap();
-    let (steps, text) = moves(&["--gateway", program, "--mme", program]);
-    steps.iter().for_each(assert_all_arrived);
-    assert!(steps.iter().all(|step| step["ok"] == true), "{steps:#?}\n{text}");
+    nothing_is_lost(&["--gateway", program, "--mme", program]);
 }
 
 /// Between our own gateways a UE of go-gtp's MME loses nothing either, and nothing is overtaken.
@@ -254,9 +253,7 @@ fn a_ue_of_go_gtps_mme_is_moved_between_our_gateways() {
     if !gogtp::is_possible() {
         return;
     }
-    let (steps, text) = moves(&["--mme", gogtp::program().unwrap().to_str().unwrap()]);
-    steps.iter().for_each(assert_all_arrived);
-    assert!(steps.iter().all(|step| step["ok"] == true), "{steps:#?}\n{text}");
+    nothing_is_lost(&["--mme", gogtp::program().unwrap().to_str().unwrap()]);
 }
 
 #[test]
